@@ -1,4 +1,4 @@
-"""kubectl and helm against one named cluster, for the demo and the e2e tests. Nothing here knows which cluster it is."""
+"""kubectl and helm against one named cluster, for the demo and the e2e tests. Which cluster it is, others know."""
 
 from __future__ import annotations
 

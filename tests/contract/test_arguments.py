@@ -7,6 +7,7 @@ from dataclasses import fields
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pagefleet_engine.contract.arguments import ArgumentError, EngineArguments, build_parser, flag_name, parse
 from pagefleet_engine.contract.precision import Precision
 
