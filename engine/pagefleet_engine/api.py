@@ -1,0 +1,152 @@
+"""What the server sees of the engine: one Protocol and the values that cross it.
+
+No torch here, and no HTTP. `pagefleet_engine.async_engine.start_engine` returns the real thing; tests of the server
+may use any other implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pagefleet_engine.request import FinishReason, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """Log probabilities at one generated position, in the model's own distribution: before temperature, penalties and masks."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """The most likely tokens with their log probabilities, best first; as many as the request asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOutput:
+    """What one request got since its last output. The last one carries `finish_reason`."""
+
+    token_ids: tuple[int, ...]
+    """New tokens only. The end-of-sequence or stop token that ended the request is not among them."""
+    finish_reason: FinishReason | None
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    """Prompt tokens that the prefix cache held."""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One per token in `token_ids`; None when the request asked for none."""
+    error: str | None = None
+    """One line, set only when the request ended by an error of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a client may need to know of the model."""
+
+    id: str
+    max_model_len: int
+    vocab_size: int
+    """Width of the logits; every token id in a request must be below it."""
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """One consistent look at the engine, taken between two steps. Shares are 0..1."""
+
+    running: int
+    waiting: int
+    swapped: int
+    kv_usage: float
+    """Frames that requests hold, as a share of the pool."""
+    cpu_kv_usage: float
+    cap: int
+    capacity: int
+    max_model_len: int
+    frames: Mapping[str, int] = field(default_factory=dict)
+    """Frames by state: free, open, sealed, in_transfer. Their sum is the size of the pool."""
+    preemptions_total: int = 0
+    prompt_tokens_total: int = 0
+    generation_tokens_total: int = 0
+    failed_requests_total: int = 0
+    """Requests that ended by an error of their own, for example NaN in their logits."""
+    step_counter: int = 0
+    last_step_monotonic_s: float = 0.0
+    """`time.monotonic()` at the end of the last step; health by progress compares it while `has_work`."""
+    has_work: bool = False
+    fatal: str | None = None
+    """One line, set once the step loop has died; the process has to exit."""
+
+
+class Detokenizer(Protocol):
+    """Turns one request's tokens into text, piece by piece, never emitting half a character."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that these tokens complete; may be empty."""
+        ...
+
+    def flush(self) -> str:
+        """What is still held back, at the end of the request; incomplete bytes become U+FFFD."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Every method may be called from any thread."""
+
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def token_text(self, token_id: int) -> str:
+        """One token as text, for logprobs; bytes that are no character become U+FFFD."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes of one token, for logprobs."""
+        ...
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """The prompt text. Raises `RequestRefused` when the model has no template or the template refuses."""
+        ...
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer: ...
+
+
+class Engine(Protocol):
+    """A running engine. All methods belong to the event loop's thread; none blocks it."""
+
+    @property
+    def model_info(self) -> ModelInfo: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def generate(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenOutput, None]:
+        """Outputs of one request as they come. The last one has a `finish_reason`.
+
+        Raises `RequestRefused`, `QueueFull` or `EngineDead` before the first output. `aclose()` aborts the
+        request.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End a request in whatever state it is; unknown ids are ignored. Its iterator ends with `abort`."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    async def close(self) -> None:
+        """Abort what runs, end the step loop, free the memory. Idempotent."""
+        ...
