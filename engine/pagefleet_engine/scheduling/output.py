@@ -1,0 +1,161 @@
+"""The one message from the scheduler to the runner, and the one that the scheduler answers with.
+
+The runner carries out a `ScheduleOutput` in this order, each part complete before the next reads or writes the same
+frame: `swap_out`, `demote`, `swap_in`, `copy`, then the computation of `requests`. Nothing follows the computation:
+what it sealed is sealed, and the scheduler frees what became superfluous.
+
+A query at position p sees every group before p's own in its sealed precision, and its own group in BF16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.memory.table import FrameTable, SealedGroup
+from pagefleet_engine.request import FinishReason, SamplingParams
+
+
+class SwapOut(NamedTuple):
+    """Copy one whole frame to host memory. The frame may be written again by a later part of the same step."""
+
+    frame: int
+    slot: int
+    """Index of a host frame of the same size."""
+
+
+class Demote(NamedTuple):
+    """Read sealed BF16 `frames`, in order of position, and write their tokens as one sealed frame into `frames[0]`."""
+
+    frames: tuple[int, ...]
+    num_tokens: int
+    precision: Precision
+
+
+class SwapIn(NamedTuple):
+    """Copy one whole frame back from host memory. No request of the same step reads the frame."""
+
+    slot: int
+    frame: int
+
+
+class CopyFrame(NamedTuple):
+    """Copy one whole open frame, because a fork is about to write into it. No frame is source and target at once."""
+
+    source: int
+    target: int
+
+
+class GroupWrite(NamedTuple):
+    """The part of a step that falls into one group: tokens `start + num_written` to `start + num_written + num_new`.
+
+    Three cases:
+    - not `seals`: the group stays open. `frames` holds token i of the group at `frames[i // block_size]`, row
+      `i % block_size`; there are ceil((num_written + num_new) / block_size) of them. Write the new tokens as BF16.
+    - `seals` and num_written == 0: begun and completed in this step. `frames` is the one target; the raw values of
+      the whole group come from this step's own activations.
+    - `seals` and num_written > 0: `frames` are the open frames begun earlier, ceil(num_written / block_size) of them,
+      in order. The raw values are theirs plus this step's activations. Seal into `frames[0]`, in place; the
+      others are free after the step.
+    For BF16 a group is one frame, and sealing means no more than that the new tokens have been written into it.
+    """
+
+    start: int
+    """Position of the group's first token."""
+    length: int
+    """Tokens of the full group."""
+    precision: Precision
+    """What the group is or will be sealed in."""
+    frames: tuple[int, ...]
+    seals: bool
+    """The group becomes full in this step."""
+    num_written: int
+    """Tokens of the group that earlier steps wrote."""
+    num_new: int
+    """Tokens of the group that this step writes."""
+
+
+class Context:
+    """The first `count` sealed groups of a request, in order, without copying them.
+
+    Valid until the scheduler's next `schedule()`. `epoch` and `count` tell what changed since an earlier step: with
+    the same epoch, the entries known then are still the same and only later ones are new.
+    """
+
+    __slots__ = ("_table", "count", "epoch")
+
+    def __init__(self, table: FrameTable, count: int) -> None:
+        self._table = table
+        self.count = count
+        self.epoch = table.epoch
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[SealedGroup]:
+        return islice(self._table.sealed, self.count)
+
+    def since(self, count: int) -> list[SealedGroup]:
+        """The entries after the first `count`."""
+        return self._table.sealed[count : self.count]
+
+
+class ScheduledRequest(NamedTuple):
+    """What one request computes in this step."""
+
+    request_id: str
+    token_ids: Sequence[int]
+    """The tokens that go through the model now, at positions `start`, `start + 1`, …"""
+    start: int
+    context: Context
+    """The sealed groups before `writes[0]`, in order; they hold tokens 0 to `writes[0].start`."""
+    writes: tuple[GroupWrite, ...]
+    """The groups that this step's tokens fall into, in order. Only the last one may stay open, and only the first may
+    have been begun earlier. A group sealed here is context for the later tokens of this step."""
+    samples: bool
+    """The last token is the last one known: its logits give the next token."""
+    sampling: SamplingParams
+    known_token_ids: Sequence[int]
+    """Prompt and answer so far, for penalties; a reference that grows later, so read the first `num_known` only."""
+    num_known: int
+    num_prompt_tokens: int
+    """`num_known - num_prompt_tokens` is the index of the token to be sampled in the answer: the seeds' counter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOutput:
+    """One step. `requests` is empty when there is nothing to compute, which does not mean nothing to move."""
+
+    step: int
+    """Number of the step, from 1."""
+    swap_out: tuple[SwapOut, ...] = ()
+    demote: tuple[Demote, ...] = ()
+    swap_in: tuple[SwapIn, ...] = ()
+    copy: tuple[CopyFrame, ...] = ()
+    requests: tuple[ScheduledRequest, ...] = ()
+    """In the order of their ranks; prompt chunks and decodes mixed."""
+    num_tokens: int = 0
+    """Tokens of all requests together; at most the token budget."""
+    ended: tuple[str, ...] = ()
+    """Requests that have ended since the last step; the runner may forget what it keeps of them."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing to compute and nothing to move."""
+        return not (self.requests or self.swap_out or self.demote or self.swap_in or self.copy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestUpdate:
+    """What a step brought one request."""
+
+    request_id: str
+    new_token_ids: tuple[int, ...]
+    """Without the stop token that ended the request, if one did."""
+    stop_token_id: int | None
+    """The stop or end-of-sequence token that ended the request."""
+    finish_reason: FinishReason | None
+    """None while it goes on."""
