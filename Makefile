@@ -33,6 +33,14 @@ lock: ## write the locked requirements again, with the newest versions that pypr
 LOCK = uv pip compile --quiet pyproject.toml -c requirements/torch.txt --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-package torch --no-emit-package setuptools
 
+.PHONY: generate
+generate: install ## write what follows from the types: CRD, the chart's copy, the reference page
+	$(BIN)/python -m pagefleet_operator.api.generate
+
+.PHONY: generated
+generated: install ## fail if `make generate` would change a file
+	$(BIN)/python -m pagefleet_operator.api.generate --check
+
 # --- checks -----------------------------------------------------------------------------------------------------
 
 REPORTS := build/reports

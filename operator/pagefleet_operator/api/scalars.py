@@ -28,24 +28,24 @@ def matching(pattern: str, message: str) -> Format:
     )
 
 
-def duration_between(low: str, high: str) -> Format:
+def duration_between(low: str, high: str, examples: str) -> Format:
     """A duration within bounds, both included."""
     least, most = parse_duration(low), parse_duration(high)
     text = r"^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?([0-9]{1,6}ms)?$"
     return Format(
         cel=f"self != '' && self.matches(r'{text}') && duration(self) >= duration('{low}') "
         f"&& duration(self) <= duration('{high}')",
-        message=f"must be a duration from {low} to {high}, such as 30s, 5m or 1h30m",
+        message=f"must be a duration from {low} to {high}, such as {examples}",
         holds=lambda value: _between(parse_duration, value, least, most),
     )
 
 
-def share_between(low: str, high: str) -> Format:
+def share_between(low: str, high: str, example: str) -> Format:
     """A share within bounds, both included."""
     least, most = parse_share(low), parse_share(high)
     return Format(
         cel=f"self.matches(r'^[01](\\.[0-9]{{1,6}})?$') && double(self) >= {least:.2f} && double(self) <= {most:.2f}",
-        message=f'must be a quoted number from {low} to {high}, such as "{high}"',
+        message=f'must be a quoted number from {low} to {high}, such as "{example}"',
         holds=lambda value: _between(parse_share, value, least, most),
     )
 
@@ -103,10 +103,10 @@ _NumberOrText = Annotated[str, BeforeValidator(_number_as_text), Field(max_lengt
 Quantity = Annotated[_NumberOrText, quantity_from("0", "500m, 2 or 4Gi"), _IntOrString()]
 PoolSize = Annotated[_NumberOrText, quantity_from("1Mi", "512Mi or 4Gi"), _IntOrString()]
 
-DrainTimeout = Annotated[str, Field(max_length=16), duration_between("0s", "24h")]
-Latency = Annotated[str, Field(max_length=16), duration_between("1ms", "1h")]
-QuietPeriod = Annotated[str, Field(max_length=16), duration_between("1m", "168h")]
-MemoryShare = Annotated[str, Field(max_length=8), share_between("0.05", "0.99")]
-Share = Annotated[str, Field(max_length=8), share_between("0", "1")]
-ControlShare = Annotated[str, Field(max_length=8), share_between("0", "0.5")]
+DrainTimeout = Annotated[str, Field(max_length=16), duration_between("0s", "24h", "30s, 5m or 1h30m")]
+Latency = Annotated[str, Field(max_length=16), duration_between("1ms", "1h", "100ms or 2s")]
+QuietPeriod = Annotated[str, Field(max_length=16), duration_between("1m", "168h", "30m or 12h")]
+MemoryShare = Annotated[str, Field(max_length=8), share_between("0.05", "0.99", "0.90")]
+Share = Annotated[str, Field(max_length=8), share_between("0", "1", "0.80")]
+ControlShare = Annotated[str, Field(max_length=8), share_between("0", "0.5", "0.05")]
 ReplicaCount = Annotated[int, Field(ge=0, le=MAX_REPLICAS)]

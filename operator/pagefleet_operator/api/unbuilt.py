@@ -23,87 +23,69 @@ class Unbuilt:
 
     path: str
     """In camelCase below spec; `[]` stands for every entry of a list."""
-    inert: str
-    """The value to set, in words."""
-    is_inert: Callable[[Any], bool]
     what: str
     """What the field would do."""
+    remedy: str
+    """What to do about it."""
+    is_inert: Callable[[Any], bool]
 
 
-def _local(uri: str) -> bool:
+def _only(path: str, inert: Any, shown: str, what: str) -> Unbuilt:
+    return Unbuilt(path=path, what=what, remedy=f"set it to {shown}", is_inert=lambda value: value == inert)
+
+
+def _absent(path: str, what: str) -> Unbuilt:
+    return Unbuilt(path=path, what=what, remedy="remove it", is_inert=lambda value: value is None)
+
+
+def _is_local(uri: str) -> bool:
     return parse_model_uri(uri).scheme in (ModelScheme.FILE, ModelScheme.PVC)
 
 
-def _absent(value: Any) -> bool:
-    return value is None
-
+_PRECISION: Final = "routes[].kvPrecision"
+_ROUTE_REMEDY: Final = "moving a route's precision"
 
 UNBUILT: Final = (
-    Unbuilt(path="model.uri", inert="a file:// or pvc:// URI", is_inert=_local, what="fetching models"),
     Unbuilt(
-        path="engine.kvCache.precision",
-        inert="bf16",
-        is_inert=lambda value: value is Precision.BF16,
-        what="keeping sealed frames in another precision",
+        path="model.uri",
+        what="fetching models from a hub or registry",
+        remedy="use a file:// or pvc:// URI",
+        is_inert=_is_local,
     ),
+    _only("engine.kvCache.precision", Precision.BF16, "bf16", "keeping sealed frames in another precision"),
     Unbuilt(
         path="engine.kvCache.swapSpace",
-        inert='"0"',
-        is_inert=lambda value: parse_quantity(value) == 0,
         what="swapping frames to host memory",
+        remedy='set it to "0"',
+        is_inert=lambda value: parse_quantity(value) == 0,
     ),
+    _only("engine.tensorParallelSize", 1, "1", "sharing a model between devices"),
+    _absent("autoscaling", "choosing the number of replicas"),
+    _only("tuning.mode", Mode.OFF, "Off", "moving the running cap"),
+    _absent("tuning.maxModelLen", "lowering the length of new requests"),
+    _only("routes[].structured", "Off", "Off", "checking answers against their schema"),
+    _only(f"{_PRECISION}.policy", Mode.OFF, "Off", _ROUTE_REMEDY),
+    _only(f"{_PRECISION}.fallback", Precision.BF16, "bf16", _ROUTE_REMEDY),
     Unbuilt(
-        path="engine.tensorParallelSize",
-        inert="1",
-        is_inert=lambda value: value == 1,
-        what="sharing a model between devices",
-    ),
-    Unbuilt(path="autoscaling", inert="nothing (remove it)", is_inert=_absent, what="choosing the number of replicas"),
-    Unbuilt(path="tuning.mode", inert="Off", is_inert=lambda value: value is Mode.OFF, what="moving the running cap"),
-    Unbuilt(
-        path="tuning.maxModelLen",
-        inert="nothing (remove it)",
-        is_inert=_absent,
-        what="lowering the length of new requests",
-    ),
-    Unbuilt(
-        path="routes[].structured",
-        inert="Off",
-        is_inert=lambda value: value == "Off",
-        what="checking answers against their schema",
-    ),
-    Unbuilt(
-        path="routes[].kvPrecision.policy",
-        inert="Off",
-        is_inert=lambda value: value is Mode.OFF,
-        what="moving a route's precision",
-    ),
-    Unbuilt(
-        path="routes[].kvPrecision.controlShare",
-        inert='"0"',
-        is_inert=lambda value: float(value) == 0,
+        path=f"{_PRECISION}.controlShare",
         what="a control share",
+        remedy='set it to "0"',
+        is_inert=lambda value: float(value) == 0,
     ),
-    Unbuilt(
-        path="routes[].kvPrecision.allowDemotion",
-        inert="false",
-        is_inert=lambda value: value is False,
-        what="demoting frames",
-    ),
-    Unbuilt(
-        path="routes[].kvPrecision.fp8MaxContext",
-        inert="nothing (remove it)",
-        is_inert=_absent,
-        what="choosing a precision by length",
-    ),
-    Unbuilt(path="apiKeys", inert="nothing (remove it)", is_inert=_absent, what="checking API keys"),
+    _only(f"{_PRECISION}.allowDemotion", False, "false", "demoting frames under pressure"),
+    _absent(f"{_PRECISION}.fp8MaxContext", "choosing a precision by length"),
+    _only(f"{_PRECISION}.maxSchemaFailureRate", "0.05", '"0.05"', _ROUTE_REMEDY),
+    _only(f"{_PRECISION}.minSamples", 50, "50", _ROUTE_REMEDY),
+    _only(f"{_PRECISION}.windowRequests", 500, "500", _ROUTE_REMEDY),
+    _only(f"{_PRECISION}.returnAfter", "30m", "30m", _ROUTE_REMEDY),
+    _absent("apiKeys", "checking API keys"),
 )
 
 
 def unbuilt_fields(spec: LLMServiceSpec) -> list[FieldProblem]:
     """Every field of the spec that asks for something this version cannot do."""
     return [
-        FieldProblem(path=f"spec.{path}", message=f"{row.what} is not built yet: set it to {row.inert}")
+        FieldProblem(path=f"spec.{path}", message=f"{row.what} is not built yet: {row.remedy}")
         for row in UNBUILT
         for path, value in _values(spec, row.path)
         if not row.is_inert(value)
