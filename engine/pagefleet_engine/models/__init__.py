@@ -1,0 +1,1 @@
+"""The models: a configuration and a decoder built from the shared layers."""

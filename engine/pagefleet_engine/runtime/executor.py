@@ -1,0 +1,32 @@
+"""Who runs a step: one process now, several ranks behind the same Protocol later."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pagefleet_engine.runtime.runner import ModelRunner
+from pagefleet_engine.runtime.sampler import Sampled
+from pagefleet_engine.scheduling.output import ScheduleOutput
+
+
+class Executor(Protocol):
+    """Executes steps one at a time. An exception means that the engine cannot go on."""
+
+    def execute(self, output: ScheduleOutput) -> list[Sampled]:
+        """One result per request with `samples`, in their order."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LocalExecutor:
+    """Everything in this process."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+
+    def execute(self, output: ScheduleOutput) -> list[Sampled]:
+        return self._runner.execute(output)
+
+    def close(self) -> None:
+        """Nothing to end; the tensors go with the object."""

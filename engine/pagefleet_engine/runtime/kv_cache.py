@@ -1,0 +1,82 @@
+"""The frame pool and its host copy as tensors: views, raw writes, whole-frame copies.
+
+Which frame holds what is the scheduler's business. Raw values are those of open and BF16 frames; with `--dtype
+float32`, which exists for reference numerics, they are fp32 and a frame is twice as large.
+
+Shapes: F frames, G KV heads, B tokens of a block, K head dimension, T tokens of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pagefleet_engine.models.config import ModelConfig
+from pagefleet_kernels.layout import FrameLayout
+
+
+def frame_layout(config: ModelConfig, *, block_size: int, raw_dtype: torch.dtype) -> FrameLayout:
+    """The layout of this model's frames. An fp32 element counts as two BF16 ones."""
+    wide = 2 if raw_dtype == torch.float32 else 1
+    return FrameLayout(
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim * wide,
+        block_size=block_size,
+    )
+
+
+class KvCache:
+    """One `uint8` pool `[F, frame_bytes]` on the device and one in host memory, for swapped frames."""
+
+    def __init__(
+        self,
+        layout: FrameLayout,
+        *,
+        num_frames: int,
+        num_host_frames: int = 0,
+        raw_dtype: torch.dtype = torch.bfloat16,
+        device: torch.device | None = None,
+    ) -> None:
+        self.layout = layout
+        self.raw_dtype = raw_dtype
+        self.pool = torch.zeros((num_frames, layout.frame_bytes), dtype=torch.uint8, device=device)
+        self.host = torch.zeros((num_host_frames, layout.frame_bytes), dtype=torch.uint8)
+        self._raw = tuple(self._raw_view(layer) for layer in range(layout.num_layers))
+        self._by_head = tuple(view.permute(1, 2, 0, 3, 4) for view in self._raw)
+        self._by_token = tuple(view.permute(0, 3, 1, 2, 4) for view in self._raw)
+
+    def write(self, layer: int, frames_T: Tensor, rows_T: Tensor, k_TGK: Tensor, v_TGK: Tensor) -> None:
+        """Store raw keys and values: token t goes to row `rows_T[t]` of frame `frames_T[t]`."""
+        view_FB2GK = self._by_token[layer]
+        view_FB2GK[:, :, 0].index_put_((frames_T, rows_T), k_TGK)
+        view_FB2GK[:, :, 1].index_put_((frames_T, rows_T), v_TGK)
+
+    def gather(self, layer: int, frames: Tensor) -> Tensor:
+        """Raw keys and values `[2, G, n * B, K]` of n frames, copied, in order."""
+        return self._by_head[layer].index_select(2, frames).flatten(2, 3)
+
+    def swap_out(self, frames: Sequence[int], slots: Sequence[int]) -> None:
+        """Copy whole frames to host memory, scales included."""
+        self.host[list(slots)] = self.pool[list(frames)].to(self.host.device)
+
+    def swap_in(self, slots: Sequence[int], frames: Sequence[int]) -> None:
+        """Copy whole frames back from host memory."""
+        self.pool[list(frames)] = self.host[list(slots)].to(self.pool.device)
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy whole frames inside the pool."""
+        self.pool[list(targets)] = self.pool[list(sources)]
+
+    def _raw_view(self, layer: int) -> Tensor:
+        """`[F, 2, G, B, K]` over one layer's tiles, without a copy."""
+        layout = self.layout
+        elements = self.pool.view(self.raw_dtype)
+        size = self.raw_dtype.itemsize
+        head_dim = layout.tile_bytes // size // layout.block_size
+        shape = (self.pool.shape[0], 2, layout.num_kv_heads, layout.block_size, head_dim)
+        tile = layout.block_size * head_dim
+        strides = (layout.frame_bytes // size, layout.num_kv_heads * tile, tile, head_dim, 1)
+        return elements.as_strided(shape, strides, layout.tile_offset(layer, 0, 0) // size)

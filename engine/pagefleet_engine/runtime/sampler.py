@@ -1,0 +1,163 @@
+"""Logits to tokens, row by row, so that a row's token depends on nothing but its own logits and parameters.
+
+The order is: log probabilities of the model's own distribution, then minimum length, logit bias, penalties,
+temperature, min-p, top-k, top-p, and one uniform number that is a function of (seed, index of the token). A resumed or
+recomputed request therefore draws the same numbers again.
+
+Shapes: S rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pagefleet_engine.api import TokenLogprobs
+from pagefleet_engine.request import SamplingParams
+from pagefleet_engine.runtime.random import uniform
+from pagefleet_engine.scheduling.output import ScheduledRequest
+
+_NEVER = float("-inf")
+_CANDIDATES = 1024
+"""Tokens among which top-p is tried first; sorting a whole vocabulary takes milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The next token of one request, or why there is none."""
+
+    request_id: str
+    token_id: int | None
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampler:
+    """What sampling needs besides the request: the engine's seed and the model's end-of-sequence tokens."""
+
+    seed: int
+    eos_token_ids: tuple[int, ...]
+
+    def sample(self, logits_SV: Tensor, requests: Sequence[ScheduledRequest]) -> list[Sampled]:
+        """One result per row. A row with NaN or without any finite logit gets an error, the others do not notice."""
+        peaks = logits_SV.amax(dim=-1).tolist()
+        best = logits_SV.argmax(dim=-1).tolist()
+        return [
+            self._sample_row(logits_SV[row], request, peaks[row], best[row]) for row, request in enumerate(requests)
+        ]
+
+    def _sample_row(self, logits_V: Tensor, request: ScheduledRequest, peak: float, best: int) -> Sampled:
+        if not _NEVER < peak < float("inf"):
+            return Sampled(request_id=request.request_id, token_id=None, error=f"the model's logits peak at {peak}")
+        params = request.sampling
+        token_id = best if _is_plain_greedy(params) else self._choose(logits_V, request)
+        logprobs = None if params.logprobs is None else token_logprobs(logits_V, token_id, params.logprobs)
+        return Sampled(request_id=request.request_id, token_id=token_id, logprobs=logprobs)
+
+    def _choose(self, logits_V: Tensor, request: ScheduledRequest) -> int:
+        params = request.sampling
+        known = request.known_token_ids[: request.num_known]
+        index = request.num_known - request.num_prompt_tokens
+        stops = params.stop_token_ids if params.ignore_eos else (*self.eos_token_ids, *params.stop_token_ids)
+        logits_V = logits_V.clone()
+        if index < params.min_tokens:
+            logits_V[list(stops)] = _NEVER
+        apply_bias(logits_V, params.logit_bias)
+        apply_repetition(logits_V, known, params.repetition_penalty)
+        apply_occurrence(logits_V, known[request.num_prompt_tokens :], params)
+        if params.temperature == 0.0:
+            return int(logits_V.argmax())
+        draw = uniform(self._seed_of(request), index)
+        return draw_token(logits_V / params.temperature, params, draw)
+
+    def _seed_of(self, request: ScheduledRequest) -> int:
+        """Requests that bring no seed differ from each other, and repeat under the same id and engine seed."""
+        if request.sampling.seed is not None:
+            return request.sampling.seed
+        text = f"{self.seed}/{request.request_id}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def token_logprobs(logits_V: Tensor, token_id: int, num_top: int) -> TokenLogprobs:
+    """Log probabilities of the chosen token and of the `num_top` most likely ones."""
+    logprobs_V = logits_V.log_softmax(dim=-1)
+    values, ids = logprobs_V.topk(min(num_top, logprobs_V.numel()))
+    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    return TokenLogprobs(token_id=token_id, logprob=float(logprobs_V[token_id]), top=top)
+
+
+def apply_bias(logits_V: Tensor, bias: Mapping[int, float]) -> None:
+    """Add each bias to its token's logit, in place."""
+    if bias:
+        logits_V[list(bias)] += torch.tensor(list(bias.values()), dtype=logits_V.dtype, device=logits_V.device)
+
+
+def apply_repetition(logits_V: Tensor, known: Sequence[int], penalty: float) -> None:
+    """Divide positive and multiply negative logits of every known token, once each, in place."""
+    if penalty == 1.0 or not known:
+        return
+    ids = torch.tensor(sorted(set(known)), device=logits_V.device)
+    seen = logits_V[ids]
+    logits_V[ids] = torch.where(seen > 0, seen / penalty, seen * penalty)
+
+
+def apply_occurrence(logits_V: Tensor, answer: Sequence[int], params: SamplingParams) -> None:
+    """Subtract presence once and frequency per occurrence of a token in the answer, in place."""
+    if not answer or (params.presence_penalty == 0.0 and params.frequency_penalty == 0.0):
+        return
+    ids, counts = torch.unique(torch.tensor(list(answer), device=logits_V.device), return_counts=True)
+    logits_V[ids] -= params.presence_penalty + params.frequency_penalty * counts.to(logits_V.dtype)
+
+
+def draw_token(logits_V: Tensor, params: SamplingParams, draw: float) -> int:
+    """The token whose share of the filtered distribution contains `draw`, 0 <= draw < 1; likely tokens first."""
+    if params.top_k is None and params.top_p == 1.0 and params.min_p == 0.0:
+        return _at_share(logits_V.softmax(dim=-1), draw)
+    probabilities, ids = _candidates(logits_V, params)
+    keep = _num_kept(probabilities, params)
+    return int(ids[_at_share(probabilities[:keep], draw)])
+
+
+def _candidates(logits_V: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
+    """Probabilities in falling order with their ids: enough of them for top-k, and for top-p to be exact."""
+    probabilities_V = logits_V.softmax(dim=-1)
+    size = probabilities_V.numel()
+    wanted = min(size, params.top_k or _CANDIDATES)
+    top = probabilities_V.topk(wanted)
+    if params.top_k is None and float(top.values.sum()) < params.top_p and wanted < size:
+        top = probabilities_V.topk(size)
+    return top.values, top.indices
+
+
+def _num_kept(probabilities: Tensor, params: SamplingParams) -> int:
+    """How many of the falling probabilities pass min-p and top-p; at least one."""
+    kept = int((probabilities >= params.min_p * probabilities[0]).sum())
+    if params.top_p < 1.0:
+        total = float(probabilities.sum()) if params.top_k is not None else 1.0
+        before = probabilities.cumsum(0) - probabilities
+        kept = min(kept, int((before < params.top_p * total).sum()))
+    return max(kept, 1)
+
+
+def _at_share(weights: Tensor, draw: float) -> int:
+    """Index whose stretch of the cumulated weights holds `draw` of their sum; never one of weight zero."""
+    cumulated = weights.double().cumsum(0)
+    goal = draw * float(cumulated[-1])
+    return int(torch.searchsorted(cumulated, goal, right=True).clamp_max(int(weights.nonzero()[-1])))
+
+
+def _is_plain_greedy(params: SamplingParams) -> bool:
+    """Nothing moves the largest logit: the whole batch's argmax is the answer."""
+    return (
+        params.temperature == 0.0
+        and params.min_tokens == 0
+        and not params.logit_bias
+        and params.repetition_penalty == 1.0
+        and params.presence_penalty == 0.0
+        and params.frequency_penalty == 0.0
+    )

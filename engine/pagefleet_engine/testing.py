@@ -1,0 +1,166 @@
+"""Small real parts for tests of the engine and of what is built on it: a random model, a byte tokenizer, a naive loop.
+
+Nothing here is used by a running engine, except that control-loop tests may start one with `tiny_decoder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.memory.table import FrameTable, SealedGroup
+from pagefleet_engine.models.config import ModelConfig
+from pagefleet_engine.models.llama import Decoder
+from pagefleet_engine.request import SamplingParams
+from pagefleet_engine.scheduling.output import Context, GroupWrite, ScheduledRequest, ScheduleOutput
+from pagefleet_engine.text.detokenizer import IncrementalDetokenizer
+from pagefleet_engine.weights.checkpoint import expected_shapes
+from pagefleet_engine.weights.loader import load_decoder
+
+TINY = ModelConfig(
+    architecture="llama",
+    num_layers=2,
+    hidden_size=48,
+    num_heads=6,
+    num_kv_heads=2,
+    head_dim=8,
+    intermediate_size=64,
+    vocab_size=260,
+    context_len=512,
+    rope_base=10000.0,
+    norm_eps=1e-5,
+)
+"""Two layers, three query heads to a KV head; vocabulary of the byte tokenizer."""
+
+
+class RandomCheckpoint:
+    """A `Checkpoint` of seeded noise, scaled so that logits differ clearly."""
+
+    def __init__(self, config: ModelConfig, seed: int = 0) -> None:
+        self.config = config
+        self.source = f"random weights, seed {seed}"
+        self.shapes: Mapping[str, tuple[int, ...]] = expected_shapes(config)
+        self._seed = seed
+
+    def tensor(self, name: str) -> Tensor:
+        generator = torch.Generator().manual_seed(self._seed * 10_007 + list(self.shapes).index(name))
+        values = torch.randn(self.shapes[name], generator=generator)
+        if name.endswith("norm.weight"):
+            return 1.0 + 0.1 * values
+        return values if "embed" in name else values / self.shapes[name][-1] ** 0.5
+
+
+def tiny_decoder(config: ModelConfig = TINY, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Decoder:
+    """A model with random weights that starts in milliseconds."""
+    return load_decoder(
+        RandomCheckpoint(config, seed), dtype=dtype, device=torch.device("cpu"), num_positions=config.context_len
+    )
+
+
+def naive_logits(decoder: Decoder, token_ids: Sequence[int]) -> Tensor:
+    """Logits `[N, V]` at every position, recomputed from scratch with plain causal attention: no pool, no batch."""
+
+    def attend(_layer: int, q_THK: Tensor, k_TGK: Tensor, v_TGK: Tensor) -> Tensor:
+        q, k, v = (part.transpose(0, 1).unsqueeze(0) for part in (q_THK, k_TGK, v_TGK))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+
+    with torch.inference_mode():
+        hidden = decoder.hidden(torch.tensor(list(token_ids)), torch.arange(len(token_ids)), attend)
+        return decoder.logits(hidden)
+
+
+def naive_greedy(decoder: Decoder, prompt: Sequence[int], num_tokens: int) -> list[int]:
+    """The greedy answer by recomputing everything for every token."""
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(int(naive_logits(decoder, tokens)[-1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def raw_chunk(
+    request_id: str,
+    token_ids: Sequence[int],
+    *,
+    start: int,
+    end: int,
+    frames: Sequence[int],
+    block_size: int = 16,
+    sampling: SamplingParams | None = None,
+) -> ScheduledRequest:
+    """One BF16 request's part of a hand-made step: positions `start .. end` of `token_ids`, in `frames` in order."""
+    table = FrameTable()
+    first = start // block_size
+    for index in range(first):
+        table.sealed.append(SealedGroup(frames[index], index * block_size, block_size, Precision.BF16))
+    writes = []
+    for index in range(first, -(-end // block_size)):
+        low, high = max(start, index * block_size), min(end, (index + 1) * block_size)
+        writes.append(
+            GroupWrite(
+                start=index * block_size,
+                length=block_size,
+                precision=Precision.BF16,
+                frames=(frames[index],),
+                seals=high == (index + 1) * block_size,
+                num_written=low - index * block_size,
+                num_new=high - low,
+            )
+        )
+    return ScheduledRequest(
+        request_id=request_id,
+        token_ids=token_ids[start:end],
+        start=start,
+        context=Context(table, first),
+        writes=tuple(writes),
+        samples=True,
+        sampling=sampling or SamplingParams(temperature=0.0),
+        known_token_ids=token_ids,
+        num_known=end,
+        num_prompt_tokens=end,
+    )
+
+
+def step_of(*requests: ScheduledRequest, step: int = 1, **moves: Any) -> ScheduleOutput:
+    """A hand-made step."""
+    return ScheduleOutput(step=step, requests=requests, num_tokens=sum(len(r.token_ids) for r in requests), **moves)
+
+
+class ByteTokenizer:
+    """`api.Tokenizer` with one token per byte and four special ones: 256 bos, 257 eos, 258 and 259 turn marks."""
+
+    vocab_size = 260
+    eos_token_ids: tuple[int, ...] = (257,)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [*([256] if add_special_tokens else []), *text.encode()]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        detokenizer = self.detokenizer(skip_special_tokens=skip_special_tokens)
+        return detokenizer.push(token_ids) + detokenizer.flush()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b"<%d>" % token_id
+
+    def token_text(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode("utf-8", errors="replace")
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        lines: Iterable[str] = (f"{message['role']}: {message['content']}\n" for message in messages)
+        return "".join(lines) + ("assistant: " if add_generation_prompt else "")
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
+        def shown(token_id: int) -> bytes:
+            return b"" if token_id >= 256 and skip_special_tokens else self.token_bytes(token_id)
+
+        return IncrementalDetokenizer(shown)
