@@ -1,0 +1,58 @@
+"""Carries out a plan's steps: removals first, then the rest, each tolerating that somebody was faster.
+
+A refused creation (quota, policy, a value the API server does not accept, a name that is taken) is an outcome, not an
+error: it belongs into the status. Anything else that fails is raised, and the whole reconcile is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pagefleet_operator.api.conditions import Reason, bounded
+from pagefleet_operator.cluster import Cluster
+from pagefleet_operator.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from pagefleet_operator.pods import MAX_MESSAGE, Trouble
+from pagefleet_operator.steps import Create, Delete, Patch, Step
+
+REFUSED: Final = frozenset({400, 403, 422})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What became of a plan."""
+
+    done: tuple[Step, ...]
+    refusals: tuple[Trouble, ...]
+    stale: bool  # something changed since it was read: look again at once
+
+
+async def apply(steps: Sequence[Step], namespace: str, cluster: Cluster) -> Applied:
+    """Raises `ApiError` and `UnreachableError` for what a later try may cure."""
+    done: list[Step] = []
+    refusals: list[Trouble] = []
+    stale = False
+    for step in sorted(steps, key=lambda step: not isinstance(step, Delete)):
+        try:
+            await _carry_out(step, namespace, cluster)
+            done.append(step)
+        except (NotFoundError, ConflictError):
+            stale = True
+        except AlreadyExistsError:
+            text = f"{step.resource.kind} {step.name} exists and was not made for this service: remove or rename it"
+            refusals.append(Trouble(reason=Reason.NAME_TAKEN, message=text))
+        except ApiError as error:
+            if error.status not in REFUSED or not isinstance(step, Create):
+                raise
+            refusals.append(Trouble(reason=Reason.POD_REFUSED, message=bounded(str(error), MAX_MESSAGE)))
+    return Applied(done=tuple(done), refusals=tuple(refusals), stale=stale)
+
+
+async def _carry_out(step: Step, namespace: str, cluster: Cluster) -> None:
+    if isinstance(step, Create):
+        await cluster.create(step.resource, step.manifest)
+    elif isinstance(step, Patch):
+        await cluster.patch(step.resource, namespace, step.name, step.patch)
+    else:
+        await cluster.delete(step.resource, namespace, step.name, uid=step.uid)

@@ -1,0 +1,54 @@
+"""What can go wrong at the operator's edges.
+
+OperatorError
+├── ApiError            the API server refused a call
+│   ├── NotFoundError
+│   ├── AlreadyExistsError
+│   └── ConflictError   somebody changed the object since it was read
+├── UnreachableError    no answer, or none in time
+└── LeaseLostError      another operator may be active: stop at once
+"""
+
+from __future__ import annotations
+
+
+class OperatorError(Exception):
+    """Anything that the operator's own code raises."""
+
+
+class ApiError(OperatorError):
+    """The API server answered with an error; `status` is the HTTP status, `reason` Kubernetes' word for it."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message or f"{status} {reason}")
+        self.status = status
+        self.reason = reason
+
+
+class NotFoundError(ApiError):
+    """The object, or the whole resource, is not there."""
+
+
+class AlreadyExistsError(ApiError):
+    """An object of that name is there, ours or not."""
+
+
+class ConflictError(ApiError):
+    """The object changed since it was read; read it again."""
+
+
+class UnreachableError(OperatorError):
+    """The API server did not answer; the message says what was tried."""
+
+
+class LeaseLostError(OperatorError):
+    """This process may no longer write: its lease is gone or could not be renewed in time."""
+
+
+def api_error(status: int, reason: str, message: str) -> ApiError:
+    """The right class for an error answer of the API server."""
+    if status == 404:
+        return NotFoundError(status, reason, message)
+    if status == 409:
+        return (AlreadyExistsError if reason == "AlreadyExists" else ConflictError)(status, reason, message)
+    return ApiError(status, reason, message)

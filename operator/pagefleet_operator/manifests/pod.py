@@ -1,0 +1,145 @@
+"""The engine pod: rendered without its name, hashed into a revision, then given name and owner.
+
+It meets the restricted Pod Security profile and holds no service account token. Liveness is patient, because a restart
+costs a model load; readiness is quick, because it only moves traffic.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from pagefleet_engine.contract import paths
+from pagefleet_engine.contract.arguments import API_PORT, CONTROL_PORT
+from pagefleet_operator import labels
+from pagefleet_operator.api.pod_spec import PodSpec
+from pagefleet_operator.api.quantities import parse_duration, parse_quantity
+from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
+from pagefleet_operator.manifests.arguments import MODEL_MOUNT, container_args, engine_arguments, model_claim
+from pagefleet_operator.manifests.ownership import Owner, child_metadata
+from pagefleet_operator.resources import POD, Object
+
+USER: Final = 65532
+TERMINATION_LOG: Final = "/dev/termination-log"
+SCRATCH: Final = "/tmp"
+TERMINATION_MARGIN_S: Final = 15  # after the drain: closing connections, and a busy node
+LONGEST_START_S: Final = 3600  # weights of hundreds of GB from a network volume
+
+
+def render_pod(spec: LLMServiceSpec, service: str) -> Object:
+    """Everything of a pod that a change of replaces the pod. Raises `ArgumentError` for bad engine arguments."""
+    pod = spec.pod
+    rendered: Object = {
+        "restartPolicy": "Always",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": termination_grace_s(spec),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(spec)],
+        "volumes": _volumes(spec),
+    }
+    return rendered | _placement(pod, service)
+
+
+def build_pod(rendered: Object, owner: Owner, ordinal: int) -> Object:
+    """A pod that can be created."""
+    revision = labels.revision_of(rendered)
+    name = labels.pod_name(owner.key.name, revision, ordinal)
+    return {
+        "apiVersion": POD.api_version,
+        "kind": POD.kind,
+        "metadata": child_metadata(owner, name, {labels.REVISION: revision}),
+        "spec": rendered,
+    }
+
+
+def termination_grace_s(spec: LLMServiceSpec) -> int:
+    """Long enough for late arrivals, the whole drain and a margin; the kubelet kills what is left."""
+    grace_s = engine_arguments(spec).drain_grace
+    return math.ceil(parse_duration(spec.drain.timeout).total_seconds() + grace_s) + TERMINATION_MARGIN_S
+
+
+def _container(spec: LLMServiceSpec) -> Object:
+    return {
+        "name": labels.ENGINE_CONTAINER,
+        "image": spec.engine.image,
+        "args": container_args(spec),
+        "env": _environment(spec.pod),
+        "ports": [
+            {"name": "http", "containerPort": API_PORT, "protocol": "TCP"},
+            {"name": "control", "containerPort": CONTROL_PORT, "protocol": "TCP"},
+        ],
+        "resources": spec.pod.resources.model_dump(by_alias=True),
+        "startupProbe": _probe(paths.HEALTH, period_s=2, timeout_s=5, failures=LONGEST_START_S // 2),
+        "readinessProbe": _probe(paths.READY, period_s=2, timeout_s=5, failures=3),
+        "livenessProbe": _probe(paths.HEALTH, period_s=10, timeout_s=10, failures=12),
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": _mounts(spec),
+    }
+
+
+def _probe(path: str, *, period_s: int, timeout_s: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": timeout_s,
+        "failureThreshold": failures,
+    }
+
+
+def _environment(pod: PodSpec) -> list[Object]:
+    ours = {paths.TERMINATION_MESSAGE_VARIABLE: TERMINATION_LOG, "HOME": SCRATCH}
+    cpu = pod.resources.limits.get("cpu")
+    if cpu is not None:
+        # A CPU limit hides no cores: torch would start a thread for each, and the quota would stop them all.
+        ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(parse_quantity(cpu))))
+    theirs = [variable.model_dump(by_alias=True, exclude_none=True) for variable in pod.env]
+    taken = {variable["name"] for variable in theirs}
+    return [{"name": name, "value": value} for name, value in ours.items() if name not in taken] + theirs
+
+
+def _mounts(spec: LLMServiceSpec) -> list[Object]:
+    theirs = [mount.model_dump(by_alias=True, exclude_none=True) for mount in spec.pod.volume_mounts]
+    ours: list[Object] = []
+    if all(mount.mount_path != SCRATCH for mount in spec.pod.volume_mounts):
+        ours.append({"name": "pagefleet-scratch", "mountPath": SCRATCH})
+    if model_claim(spec.model.uri) is not None:
+        ours.append({"name": "pagefleet-model", "mountPath": MODEL_MOUNT, "readOnly": True})
+    return ours + theirs
+
+
+def _volumes(spec: LLMServiceSpec) -> list[Object]:
+    ours: list[Object] = [{"name": "pagefleet-scratch", "emptyDir": {}}]
+    claim = model_claim(spec.model.uri)
+    if claim is not None:
+        ours.append({"name": "pagefleet-model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    return ours + [volume.model_dump(by_alias=True, exclude_none=True) for volume in spec.pod.volumes]
+
+
+def _placement(pod: PodSpec, service: str) -> Object:
+    spread = [
+        constraint.model_dump(by_alias=True) | {"labelSelector": {"matchLabels": labels.pod_selector(service)}}
+        for constraint in pod.topology_spread_constraints
+    ]
+    fields: Object = {
+        "nodeSelector": dict(pod.node_selector),
+        "tolerations": [toleration.model_dump(by_alias=True, exclude_none=True) for toleration in pod.tolerations],
+        "topologySpreadConstraints": spread,
+        "imagePullSecrets": [reference.model_dump(by_alias=True) for reference in pod.image_pull_secrets],
+        "priorityClassName": pod.priority_class_name,
+        "runtimeClassName": pod.runtime_class_name,
+    }
+    return {name: value for name, value in fields.items() if value}

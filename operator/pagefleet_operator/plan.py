@@ -1,0 +1,177 @@
+"""What to do about one service now, and why: pure, level-triggered, and empty once everything is as it should be.
+
+The steps of a plan do not depend on each other, so any of them may fail or be lost: the next plan has what is left.
+A plan never creates and deletes the same object. Status and events are decided here, too, from the same observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pagefleet_operator import labels
+from pagefleet_operator.api.conditions import Reason
+from pagefleet_operator.api.status import LLMServiceStatus
+from pagefleet_operator.drift import find_drift
+from pagefleet_operator.events import EventNote, notes_of_transitions
+from pagefleet_operator.manifests.pdb import build_budget
+from pagefleet_operator.manifests.pod import build_pod
+from pagefleet_operator.manifests.service import build_headless_service, build_service
+from pagefleet_operator.observe import Observation, Wanted
+from pagefleet_operator.pods import PodObservation
+from pagefleet_operator.resources import BUDGET, POD, SERVICE, Object, Resource
+from pagefleet_operator.rollout import Limits, Member, next_step
+from pagefleet_operator.status import PROGRESS_DEADLINE, build_status, is_overdue
+from pagefleet_operator.steps import Create, Delete, Patch, Step
+
+FAILED_POD_REST: Final = timedelta(seconds=10)
+"""A failed pod is replaced no sooner than this after its creation, so a node that refuses every pod costs no storm."""
+RETRY_REFUSED: Final = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do, what to say, and when to look again at the latest."""
+
+    steps: tuple[Step, ...] = ()
+    status: LLMServiceStatus | None = None  # None: leave it
+    events: tuple[EventNote, ...] = ()  # of transitions; those of steps follow from what was carried out
+    requeue_after: timedelta | None = None  # besides wake-ups and the resync
+
+
+def decide(observed: Observation, now: datetime) -> Plan:
+    """The plan for a service. Children of a service that is being deleted are left to garbage collection."""
+    if observed.deleting:
+        return Plan()
+    steps = tuple(_steps(observed, now))
+    status = build_status(observed, now)
+    return Plan(
+        steps=steps,
+        status=status,
+        events=tuple(notes_of_transitions(observed.status, status)),
+        requeue_after=_next_look(observed, now),
+    )
+
+
+def _steps(observed: Observation, now: datetime) -> Iterator[Step]:
+    wanted = observed.wanted
+    if not isinstance(wanted, Wanted) or wanted.spec.paused:
+        return
+    for stage in STAGES:
+        yield from stage(observed, wanted, now)
+
+
+def keep_network(observed: Observation, wanted: Wanted, now: datetime) -> Iterator[Step]:
+    """The two Services: there, and as they should be."""
+    for manifest in (build_service(observed.owner), build_headless_service(observed.owner)):
+        yield from _keep(observed, SERVICE, manifest)
+
+
+def keep_budget(observed: Observation, wanted: Wanted, now: datetime) -> Iterator[Step]:
+    """The PodDisruptionBudget: there from two replicas on, gone below."""
+    spec, name = wanted.spec, observed.owner.key.name
+    budget = build_budget(observed.owner, spec.desired_replicas, spec.rollout.max_unavailable)
+    if budget is not None:
+        yield from _keep(observed, BUDGET, budget)
+        return
+    live = observed.children.get((BUDGET.kind, name))
+    if live is not None:
+        why = "a budget for fewer than two replicas would block every node drain"
+        yield Delete(resource=BUDGET, name=name, uid=live["metadata"]["uid"], reason=Reason.SETTLED, why=why)
+
+
+def remove_failed_pods(observed: Observation, wanted: Wanted, now: datetime) -> Iterator[Step]:
+    """Pods that will never run again; their replacements come with the rollout's count."""
+    for pod in _failed(observed):
+        if now - pod.created >= FAILED_POD_REST:
+            why = pod.trouble.message if pod.trouble else "it ended"
+            yield _delete_pod(pod, Reason.POD_FAILED, why)
+
+
+def advance_fleet(observed: Observation, wanted: Wanted, now: datetime) -> Iterator[Step]:
+    """Scale and roll out, as far as the limits allow now."""
+    spec = wanted.spec
+    failed = {pod.name for pod in _failed(observed)}
+    members = [_member(pod, wanted, now) for pod in observed.pods if pod.name not in failed]
+    resting = sum(now - pod.created < FAILED_POD_REST for pod in _failed(observed))
+    limits = Limits(
+        replicas=spec.desired_replicas,
+        max_surge=spec.rollout.max_surge,
+        max_unavailable=spec.rollout.max_unavailable,
+    )
+    step = next_step(members, limits)
+    by_name = {pod.name: pod for pod in observed.pods}
+    for name in step.scale_down:
+        why = f"{limits.replicas} replicas are wanted"
+        yield _delete_pod(by_name[name], Reason.REMOVING_PODS, why)
+    for name in step.replace:
+        why = f"revision {wanted.revision} replaces revision {by_name[name].revision}"
+        yield _delete_pod(by_name[name], Reason.REPLACING_PODS, why)
+    yield from _create_pods(observed, wanted, step.create - resting)
+
+
+STAGES: Final[tuple[Callable[[Observation, Wanted, datetime], Iterator[Step]], ...]] = (
+    keep_network,  # an address first: clients may resolve it before a pod is ready
+    keep_budget,
+    remove_failed_pods,  # before the count, so that a dead pod is not counted as capacity
+    advance_fleet,
+)
+
+
+def _keep(observed: Observation, resource: Resource, manifest: Object) -> Iterator[Step]:
+    name = manifest["metadata"]["name"]
+    if f"{resource.kind} {name}" in observed.foreign:
+        return
+    live = observed.children.get((resource.kind, name))
+    if live is None:
+        yield Create(resource=resource, manifest=manifest, reason=Reason.CREATING_PODS, why="it is missing")
+        return
+    patch = find_drift(live, manifest)
+    if patch is not None and "deletionTimestamp" not in live["metadata"]:
+        why = "it differs from what the spec makes"
+        yield Patch(resource=resource, name=name, patch=patch, reason=Reason.REPLACING_PODS, why=why)
+
+
+def _create_pods(observed: Observation, wanted: Wanted, count: int) -> Iterator[Step]:
+    service = observed.owner.key.name
+    free = (
+        ordinal
+        for ordinal in range(len(observed.pod_names) + max(0, count))
+        if labels.pod_name(service, wanted.revision, ordinal) not in observed.pod_names
+    )
+    why = f"{wanted.spec.desired_replicas} replicas of revision {wanted.revision} are wanted"
+    for _, ordinal in zip(range(count), free, strict=False):
+        manifest = build_pod(wanted.rendered, observed.owner, ordinal)
+        yield Create(resource=POD, manifest=manifest, reason=Reason.CREATING_PODS, why=why)
+
+
+def _failed(observed: Observation) -> list[PodObservation]:
+    return [pod for pod in observed.pods if pod.gone and not pod.leaving]
+
+
+def _member(pod: PodObservation, wanted: Wanted, now: datetime) -> Member:
+    return Member(
+        name=pod.name,
+        created=pod.created,
+        current=pod.revision == wanted.revision,
+        health=pod.health,
+        scheduled=pod.node is not None,
+        leaving=pod.leaving,
+        overdue=is_overdue(pod, now),
+    )
+
+
+def _delete_pod(pod: PodObservation, reason: Reason, why: str) -> Delete:
+    return Delete(resource=POD, name=pod.name, uid=pod.uid, reason=reason, why=why)
+
+
+def _next_look(observed: Observation, now: datetime) -> timedelta | None:
+    """The earliest moment at which time alone changes the plan or the status."""
+    moments = [pod.created + FAILED_POD_REST for pod in _failed(observed)]
+    moments += [pod.unready_since + PROGRESS_DEADLINE for pod in observed.pods if not pod.ready and not pod.leaving]
+    waits = [moment - now for moment in moments if moment > now]
+    if observed.refusals:
+        waits.append(RETRY_REFUSED)
+    return min(waits, default=None)

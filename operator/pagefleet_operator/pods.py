@@ -1,0 +1,148 @@
+"""Reads one raw pod into what decisions need of it: identity, health, and what is wrong in a person's words.
+
+It knows the kubelet's vocabulary (waiting reasons, termination messages) and nothing of rollouts or conditions.
+Messages leave out what changes on every retry, such as back-off times, so that a lasting trouble writes one status.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from pagefleet_engine.contract.paths import STARTUP_ERROR_EXIT_CODE
+from pagefleet_operator import labels
+from pagefleet_operator.api.conditions import Reason, bounded
+from pagefleet_operator.resources import Object, controller_uid
+from pagefleet_operator.rollout import Health
+
+IMAGE_REASONS: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+)
+START_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*"(: \w+: )?')
+MAX_MESSAGE: Final = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why a pod does not serve."""
+
+    reason: Reason
+    message: str  # one line, bounded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodObservation:
+    """One pod of a service, as far as decisions care."""
+
+    name: str
+    uid: str
+    owner_uid: str | None
+    revision: str | None
+    created: datetime
+    node: str | None
+    ready: bool
+    unready_since: datetime  # when it last stopped to be ready; its creation if it never was
+    running: bool  # its engine's process runs
+    gone: bool  # evicted, refused by its node, …: it will never run again
+    restarts: int
+    deadline: datetime | None  # when its deletion should be over; None: it stays
+    trouble: Trouble | None
+
+    @property
+    def leaving(self) -> bool:
+        """The pod is being deleted."""
+        return self.deadline is not None
+
+    @property
+    def health(self) -> Health:
+        """Its worth in a rollout."""
+        if self.ready:
+            return Health.READY
+        return Health.STARTING if self.trouble is None else Health.BROKEN
+
+
+def observe_pod(raw: Object) -> PodObservation:
+    """Parse a pod. A pod that no kubelet has seen has no container status yet: that is no trouble."""
+    metadata, status = raw["metadata"], raw.get("status", {})
+    deletion = metadata.get("deletionTimestamp")
+    container, readiness = _engine_status(status), _condition(status, "Ready")
+    ready = readiness.get("status") == "True"
+    return PodObservation(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner_uid=controller_uid(raw),
+        revision=metadata.get("labels", {}).get(labels.REVISION),
+        created=parse_time(metadata["creationTimestamp"]),
+        node=raw["spec"].get("nodeName"),
+        ready=ready and deletion is None,
+        unready_since=parse_time(readiness.get("lastTransitionTime") or metadata["creationTimestamp"]),
+        running="running" in container.get("state", {}),
+        gone=status.get("phase") in ("Failed", "Succeeded"),
+        restarts=container.get("restartCount", 0),
+        deadline=parse_time(deletion) if deletion else None,
+        trouble=None if ready else find_trouble(raw, status, container),
+    )
+
+
+def find_trouble(raw: Object, status: Object, container: Object) -> Trouble | None:
+    """What is wrong with a pod that is not ready; None while it is merely starting."""
+    if status.get("phase") in ("Failed", "Succeeded"):
+        text = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
+        return _trouble(Reason.POD_FAILED, text or "all its containers ended")
+    scheduling = _condition(status, "PodScheduled")
+    if scheduling.get("status") == "False":
+        return _unschedulable(scheduling.get("message", "no node fits"))
+    waiting = container.get("state", {}).get("waiting", {})
+    kind, text = waiting.get("reason"), waiting.get("message", "")
+    if kind in IMAGE_REASONS:
+        return _trouble(Reason.IMAGE_PULL_FAILED, f"image {_image(raw)}: {BACK_OFF.sub('', text) or kind}")
+    if kind in START_REASONS:
+        return _trouble(Reason.CONTAINER_CONFIG_ERROR, f"{kind}: {text}")
+    return _last_end(container)
+
+
+def parse_time(text: str) -> datetime:
+    """RFC 3339, as the API server writes it."""
+    return datetime.fromisoformat(text)
+
+
+def _last_end(container: Object) -> Trouble | None:
+    end = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
+    if end is None:
+        return None
+    message = end.get("message", "").strip()
+    if end.get("reason") == "OOMKilled":
+        return _trouble(Reason.OUT_OF_MEMORY, "the engine ran out of memory: raise pod.resources.limits.memory")
+    if end["exitCode"] == STARTUP_ERROR_EXIT_CODE:
+        reason = Reason.MODEL_MISSING if "--model" in message.split() else Reason.ENGINE_START_FAILED
+        return _trouble(reason, message or "the engine refused to start and said nothing; see its log")
+    last_line = message.splitlines()[-1] if message else "no message; see kubectl logs --previous"
+    return _trouble(Reason.CRASH_LOOP, f"the engine ended with exit code {end['exitCode']}: {last_line}")
+
+
+def _unschedulable(message: str) -> Trouble:
+    lacks_gpu = "gpu" in message.lower()
+    return _trouble(Reason.INSUFFICIENT_GPU if lacks_gpu else Reason.UNSCHEDULABLE, message)
+
+
+def _trouble(reason: Reason, text: str) -> Trouble:
+    return Trouble(reason=reason, message=bounded(" ".join(text.split()), MAX_MESSAGE))
+
+
+def _engine_status(status: Object) -> Object:
+    return _entry(status.get("containerStatuses", ()), "name", labels.ENGINE_CONTAINER)
+
+
+def _condition(status: Object, kind: str) -> Object:
+    return _entry(status.get("conditions", ()), "type", kind)
+
+
+def _entry(items: Any, key: str, value: str) -> Object:
+    return next((dict(item) for item in items if item[key] == value), {})
+
+
+def _image(raw: Object) -> str:
+    return str(_entry(raw["spec"]["containers"], "name", labels.ENGINE_CONTAINER).get("image", "unknown"))

@@ -1,0 +1,143 @@
+"""The whole status of a service from one observation; nothing is carried over but transition times.
+
+Where the spec is unacceptable, numbers that only a spec can give keep their last value: the pods still run with it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pagefleet_operator import labels
+from pagefleet_operator.api.conditions import Reason, set_conditions
+from pagefleet_operator.api.scalars import MAX_REPLICAS
+from pagefleet_operator.api.status import (
+    KvCacheStatus,
+    LLMServiceStatus,
+    PodState,
+    PodStatus,
+    TuningStatus,
+    render_status,
+)
+from pagefleet_operator.manifests.service import service_url
+from pagefleet_operator.observe import Observation, Wanted
+from pagefleet_operator.pods import PodObservation
+from pagefleet_operator.resources import Object
+from pagefleet_operator.verdicts import Fleet, judge
+
+PROGRESS_DEADLINE: Final = timedelta(minutes=10)
+OVERDUE_AFTER: Final = timedelta(seconds=60)
+"""A pod that leaves and is still there this long after its grace period is on a node that does not answer."""
+
+
+def build_status(observed: Observation, now: datetime) -> LLMServiceStatus:
+    """The status to write."""
+    fleet = observe_fleet(observed, now)
+    live = _live_settings(observed)
+    return LLMServiceStatus(
+        observed_generation=observed.generation,
+        replicas=len(fleet.staying),
+        desired_replicas=fleet.desired,
+        ready_replicas=fleet.num_ready,
+        updated_replicas=len(fleet.current),
+        replicas_summary=f"{fleet.num_ready}/{fleet.desired}",
+        current_revision=fleet.revision,
+        selector=labels.selector_text(labels.pod_selector(observed.owner.key.name)),
+        url=service_url(observed.owner),
+        conditions=set_conditions(observed.status.conditions, judge(observed, fleet), now),
+        tuning=live.tuning,
+        kv_cache=live.kv_cache,
+        pods=tuple(_pod_status(pod, now) for pod in observed.pods[:MAX_REPLICAS]),
+        load=observed.status.load,
+        routes=observed.status.routes,
+        decisions=observed.status.decisions,
+    )
+
+
+def observe_fleet(observed: Observation, now: datetime) -> Fleet:
+    """The counts that conditions are judged by."""
+    wanted = observed.wanted
+    staying = tuple(pod for pod in observed.pods if not pod.leaving and not pod.gone)
+    if isinstance(wanted, Wanted):
+        revision: str | None = wanted.revision
+        desired, max_unavailable = wanted.spec.desired_replicas, wanted.spec.rollout.max_unavailable
+    else:
+        before = observed.status.desired_replicas
+        revision = observed.status.current_revision
+        desired, max_unavailable = len(staying) if before is None else before, 0
+    return Fleet(
+        desired=desired,
+        max_unavailable=max_unavailable,
+        revision=revision,
+        staying=staying,
+        current=tuple(pod for pod in staying if pod.revision == revision),
+        leaving=tuple(pod for pod in observed.pods if pod.leaving),
+        lost=tuple(pod for pod in observed.pods if is_overdue(pod, now)),
+        gone=tuple(pod for pod in observed.pods if pod.gone and not pod.leaving),
+        late=tuple(pod for pod in staying if not pod.ready and now - pod.unready_since >= PROGRESS_DEADLINE),
+    )
+
+
+def is_overdue(pod: PodObservation, now: datetime) -> bool:
+    """Whether a leaving pod should have been gone long ago."""
+    return pod.deadline is not None and now - pod.deadline >= OVERDUE_AFTER
+
+
+def status_patch(stored: Object, status: LLMServiceStatus) -> Object | None:
+    """A JSON merge patch that turns the stored status into this one; None when they are equal."""
+    return _difference(stored, render_status(status)) or None
+
+
+def _live_settings(observed: Observation) -> LLMServiceStatus:
+    """The settings that the engines are meant to have."""
+    if not isinstance(observed.wanted, Wanted):
+        return observed.status
+    engine = observed.wanted.spec.engine
+    return LLMServiceStatus(
+        tuning=TuningStatus(
+            max_num_seqs=engine.max_num_seqs.initial_cap,
+            capacity=engine.max_num_seqs.max,
+            max_model_len=engine.max_model_len,
+        ),
+        kv_cache=KvCacheStatus(precision=engine.kv_cache.precision),
+    )
+
+
+def _pod_status(pod: PodObservation, now: datetime) -> PodStatus:
+    lost = is_overdue(pod, now)
+    return PodStatus(
+        name=pod.name,
+        state=_pod_state(pod),
+        revision=pod.revision,
+        node=pod.node,
+        restarts=pod.restarts,
+        reason=Reason.NODE_LOST if lost else pod.trouble.reason if pod.trouble else None,
+        message="its node does not confirm the end of the pod"
+        if lost
+        else pod.trouble.message
+        if pod.trouble
+        else None,
+    )
+
+
+def _pod_state(pod: PodObservation) -> PodState:
+    if pod.leaving:
+        return PodState.TERMINATING
+    if pod.ready:
+        return PodState.SERVING
+    if pod.trouble is not None:
+        return PodState.FAILING
+    return PodState.STARTING if pod.running else PodState.PENDING
+
+
+def _difference(stored: Any, wanted: Object) -> Object:
+    patch: Object = {key: None for key in stored.keys() - wanted.keys()}
+    for key, value in wanted.items():
+        there = stored.get(key)
+        if isinstance(value, dict) and isinstance(there, dict):
+            nested = _difference(there, value)
+            if nested:
+                patch[key] = nested
+        elif there != value:
+            patch[key] = value
+    return patch
