@@ -38,7 +38,7 @@ _URI: Final = re.compile(
 
 def parse_model_uri(text: str) -> ModelSource:
     """Raises `ValueError` with one sentence for anything that is no model URI."""
-    match = _URI.match(text)
+    match = _URI.fullmatch(text)
     if match is None or {".", ".."} & set(text.split("://", 1)[1].split("/")):
         raise ValueError(f"{text!r} is no model URI: write file:///path, pvc://claim/path, hf://owner/name or oci://…")
     if match["file"]:

@@ -19,7 +19,7 @@ _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 def parse_quantity(text: str) -> Decimal:
     """`512Mi` -> 536870912, `500m` -> 0.5. Raises `ValueError` with one sentence."""
-    match = _QUANTITY.match(text)
+    match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no quantity: write for example 500m, 2, 512Mi or 4Gi")
     number, suffix = Decimal(match[1]), match[2] or ""
@@ -31,7 +31,7 @@ def parse_quantity(text: str) -> Decimal:
 
 def parse_duration(text: str) -> timedelta:
     """`1h30m` -> 90 minutes; hours, minutes, seconds and milliseconds, in this order. Raises `ValueError`."""
-    match = _DURATION.match(text)
+    match = _DURATION.fullmatch(text)
     if match is None or not text:
         raise ValueError(f"{text!r} is no duration: write for example 100ms, 30s, 5m or 1h30m")
     hours, minutes, seconds, milliseconds = (int(part or 0) for part in match.groups())
@@ -40,6 +40,6 @@ def parse_duration(text: str) -> timedelta:
 
 def parse_share(text: str) -> float:
     """`"0.90"` -> 0.9; a share of something, 0 to 1. Raises `ValueError`."""
-    if _SHARE.match(text) is None or float(text) > 1:
+    if _SHARE.fullmatch(text) is None or float(text) > 1:
         raise ValueError(f'{text!r} is no share: write a quoted number from 0 to 1, such as "0.90"')
     return float(text)

@@ -24,7 +24,7 @@ def matching(pattern: str, message: str) -> Format:
     """A format given by a regular expression that RE2 and Python read alike."""
     compiled = re.compile(pattern)
     return Format(
-        cel=f"self.matches(r'{pattern}')", message=message, holds=lambda text: compiled.search(text) is not None
+        cel=f"self.matches(r'{pattern}')", message=message, holds=lambda text: compiled.fullmatch(text) is not None
     )
 
 

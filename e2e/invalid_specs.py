@@ -1,0 +1,306 @@
+"""LLMServices that must be refused, with the line a user reads from kubectl and what the operator says of a stored one.
+
+One table for both, because both must refuse the same objects: the API server at once, the operator those that were
+stored under an older schema.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+NAME: Final = "invalid"
+VALID: Final[dict[str, Any]] = {
+    "apiVersion": "pagefleet.io/v1alpha1",
+    "kind": "LLMService",
+    "metadata": {"name": NAME},
+    "spec": {
+        "model": {"uri": "file:///models/tiny", "name": "tiny"},
+        "engine": {"image": "registry.example/pagefleet/engine:1.0"},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One way to get it wrong."""
+
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """Changes to the valid spec: dotted path below spec -> value; None removes the field."""
+    name: str = NAME
+    line: str
+    """What the API server says, behind the object's name."""
+    problem: str | None
+    """What `validate` says; None where it does not look (the object's name)."""
+
+    def manifest(self) -> dict[str, Any]:
+        """The whole object."""
+        result = copy.deepcopy(VALID)
+        result["metadata"]["name"] = self.name
+        for path, value in self.spec.items():
+            _set(result["spec"], path.split("."), value)
+        return result
+
+
+def _set(target: dict[str, Any], path: list[str], value: Any) -> None:
+    for step in path[:-1]:
+        target = target.setdefault(step, {})
+    if value is None:
+        del target[path[-1]]
+    else:
+        target[path[-1]] = value
+
+
+def _rule(path: str, shown: str, message: str) -> tuple[str, str]:
+    """Line and problem of a broken rule: the API server adds the value."""
+    return f"{path}: Invalid value: {shown}: {message}", f"{path}: {message}"
+
+
+def _case(spec: Mapping[str, Any], path: str, shown: str, message: str) -> Case:
+    line, problem = _rule(path, shown, message)
+    return Case(spec=spec, line=line, problem=problem)
+
+
+_ROUTE: Final = {"name": "tools", "model": "tiny-tools"}
+_SHARE: Final = 'must be a quoted number from 0.05 to 0.99, such as "0.90"'
+_TIMEOUT: Final = "must be a duration from 0s to 24h, such as 30s, 5m or 1h30m"
+_SIZE: Final = "must be a quantity of at least 1Mi, such as 512Mi or 4Gi"
+_URI: Final = (
+    "must be file:///path, pvc://claim/path, hf://owner/name or oci://registry/name, "
+    "without spaces and without .. in the path"
+)
+_OBJECT: Final = '"object"'
+
+CASES: Final[dict[str, Case]] = {
+    "the model is missing": Case(
+        spec={"model": None}, line="spec.model: Required value", problem="spec.model: is required: add it"
+    ),
+    "the image is missing": Case(
+        spec={"engine": {}},
+        line="spec.engine.image: Required value",
+        problem="spec.engine.image: is required: add it",
+    ),
+    "the image holds a space": _case(
+        {"engine.image": "engine 1.0"},
+        "spec.engine.image",
+        '"engine 1.0"',
+        "must be an image such as registry.example/pagefleet/engine:1.0 or one with @sha256:<digest>",
+    ),
+    "the model's scheme is unknown": _case({"model.uri": "s3://bucket/m"}, "spec.model.uri", '"s3://bucket/m"', _URI),
+    "the model's path climbs": _case({"model.uri": "file:///a/../b"}, "spec.model.uri", '"file:///a/../b"', _URI),
+    "the model's path is relative": _case({"model.uri": "file://models"}, "spec.model.uri", '"file://models"', _URI),
+    "the model's name holds a space": _case(
+        {"model.name": "my model"},
+        "spec.model.name",
+        '"my model"',
+        "must be letters, digits or any of . _ / : - and begin with a letter or digit",
+    ),
+    "a number is negative": Case(
+        spec={"replicas": -1},
+        line="spec.replicas: Invalid value: -1: spec.replicas in body should be greater than or equal to 0",
+        problem="spec.replicas: must be at least 0",
+    ),
+    "a number is too large": Case(
+        spec={"replicas": 1000},
+        line="spec.replicas: Invalid value: 1000: spec.replicas in body should be less than or equal to 256",
+        problem="spec.replicas: must be at most 256",
+    ),
+    "a number is text": Case(
+        spec={"replicas": "two"},
+        line='spec.replicas: Invalid value: "string": spec.replicas in body must be of type integer: "string"',
+        problem="spec.replicas: must be a whole number",
+    ),
+    "replicas and autoscaling": _case(
+        {"replicas": 2, "autoscaling": {"maxReplicas": 4}},
+        "spec.replicas",
+        _OBJECT,
+        "give either replicas or autoscaling: with autoscaling the operator chooses the number of pods",
+    ),
+    "autoscaling without an upper bound": Case(
+        spec={"autoscaling": {"minReplicas": 1}},
+        line="spec.autoscaling.maxReplicas: Required value",
+        problem="spec.autoscaling.maxReplicas: is required: add it",
+    ),
+    "autoscaling upside down": _case(
+        {"autoscaling": {"minReplicas": 4, "maxReplicas": 2}},
+        "spec.autoscaling.minReplicas",
+        _OBJECT,
+        "minReplicas must not be above maxReplicas",
+    ),
+    "a latency that is no duration": _case(
+        {"autoscaling": {"maxReplicas": 2, "targets": {"timeToFirstToken": "2 s"}}},
+        "spec.autoscaling.targets.timeToFirstToken",
+        '"2 s"',
+        "must be a duration from 1ms to 1h, such as 100ms or 2s",
+    ),
+    "the cap's bounds are upside down": _case(
+        {"engine.maxNumSeqs": {"min": 8, "max": 4}},
+        "spec.engine.maxNumSeqs.min",
+        _OBJECT,
+        "min must not be above max: lower min or raise max",
+    ),
+    "the first cap is above the capacity": _case(
+        {"engine.maxNumSeqs": {"initial": 64, "max": 32}},
+        "spec.engine.maxNumSeqs.initial",
+        _OBJECT,
+        "initial must lie within min and max",
+    ),
+    "an unknown precision": Case(
+        spec={"engine.kvCache": {"precision": "fp8"}},
+        line='spec.engine.kvCache.precision: Unsupported value: "fp8": '
+        'supported values: "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4"',
+        problem="spec.engine.kvCache.precision: must be 'bf16', 'fp8_e4m3', 'fp8_e5m2', 'int8' or 'int4'",
+    ),
+    "an impossible block size": Case(
+        spec={"engine.kvCache": {"blockSize": 24}},
+        line="spec.engine.kvCache.blockSize: Unsupported value: 24: supported values: 8, 16, 32, 64",
+        problem="spec.engine.kvCache.blockSize: must be 8, 16, 32 or 64",
+    ),
+    "a share above its bound": _case(
+        {"engine.kvCache": {"memoryUtilization": "1.0"}}, "spec.engine.kvCache.memoryUtilization", '"1.0"', _SHARE
+    ),
+    "a share without quotes": Case(
+        spec={"engine.kvCache": {"memoryUtilization": 0.9}},
+        line='spec.engine.kvCache.memoryUtilization: Invalid value: "number": '
+        'spec.engine.kvCache.memoryUtilization in body must be of type string: "number"',
+        problem="spec.engine.kvCache.memoryUtilization: must be text: put it in quotes",
+    ),
+    "a pool of an unknown unit": _case(
+        {"engine.kvCache": {"size": "512MB"}}, "spec.engine.kvCache.size", '"512MB"', _SIZE
+    ),
+    "a pool of nothing": _case({"engine.kvCache": {"size": 0}}, "spec.engine.kvCache.size", "0", _SIZE),
+    "a context of nothing": Case(
+        spec={"engine.maxModelLen": 0},
+        line="spec.engine.maxModelLen: Invalid value: 0: "
+        "spec.engine.maxModelLen in body should be greater than or equal to 16",
+        problem="spec.engine.maxModelLen: must be at least 16",
+    ),
+    "a length floor above the length": _case(
+        {"engine.maxModelLen": 1024, "tuning": {"maxModelLen": {"min": 2048}}},
+        "spec.tuning.maxModelLen.min",
+        _OBJECT,
+        "tuning.maxModelLen.min must not be above engine.maxModelLen",
+    ),
+    "a route named default": _case(
+        {"routes": [{"name": "default", "model": "tiny-2"}]},
+        "spec.routes[0].name",
+        _OBJECT,
+        "a route cannot be named default: requests for the model itself have that name",
+    ),
+    "two routes of one name": Case(
+        spec={"routes": [_ROUTE, _ROUTE | {"model": "tiny-2"}]},
+        line='spec.routes[1]: Duplicate value: {"name":"tools"}',
+        problem="spec.routes: name 'tools' is used twice: give every entry its own",
+    ),
+    "two routes of one alias": _case(
+        {"routes": [_ROUTE, _ROUTE | {"name": "other"}]},
+        "spec.routes",
+        _OBJECT,
+        "every route needs a model alias of its own, different from model.name",
+    ),
+    "a route policy without counting": _case(
+        {"routes": [_ROUTE | {"kvPrecision": {"policy": "Auto"}}]},
+        "spec.routes[0].structured",
+        _OBJECT,
+        "kvPrecision.policy acts on counted schema failures: set structured to Validate, or policy to Off",
+    ),
+    "a fallback coarser than the engine's precision": _case(
+        {"routes": [_ROUTE | {"kvPrecision": {"fallback": "int4"}}]},
+        "spec.routes",
+        _OBJECT,
+        "kvPrecision.fallback must not be coarser than engine.kvCache.precision; "
+        "from fine to coarse: bf16, int8, fp8_e4m3, int4, fp8_e5m2",
+    ),
+    "a sample larger than the window": _case(
+        {"routes": [_ROUTE | {"kvPrecision": {"minSamples": 100, "windowRequests": 50}}]},
+        "spec.routes[0].kvPrecision.minSamples",
+        _OBJECT,
+        "minSamples must not be above windowRequests: a window never holds more answers than its size",
+    ),
+    "a drain timeout without a unit": _case({"drain": {"timeout": "300"}}, "spec.drain.timeout", '"300"', _TIMEOUT),
+    "a drain timeout of days": _case({"drain": {"timeout": "48h"}}, "spec.drain.timeout", '"48h"', _TIMEOUT),
+    "a rollout that cannot move": _case(
+        {"rollout": {"maxSurge": 0, "maxUnavailable": 0}},
+        "spec.rollout",
+        _OBJECT,
+        "maxSurge and maxUnavailable must not both be 0: no pod could ever be replaced",
+    ),
+    "a resource amount that is none": _case(
+        {"pod": {"resources": {"limits": {"memory": "4 GB"}}}},
+        "spec.pod.resources.limits.memory",
+        '"4 GB"',
+        "must be a quantity of at least 0, such as 500m, 2 or 4Gi",
+    ),
+    "a variable of the operator's": _case(
+        {"pod": {"env": [{"name": "PAGEFLEET_X", "value": "1"}]}},
+        "spec.pod.env[0].name",
+        _OBJECT,
+        "names that begin with PAGEFLEET_ belong to the operator: choose another one",
+    ),
+    "a variable with two values": _case(
+        {"pod": {"env": [{"name": "X", "value": "1", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}},
+        "spec.pod.env[0]",
+        _OBJECT,
+        "give either value or valueFrom, not both",
+    ),
+    "a variable from nowhere": _case(
+        {"pod": {"env": [{"name": "X", "valueFrom": {}}]}},
+        "spec.pod.env[0].valueFrom",
+        _OBJECT,
+        "give either secretKeyRef or configMapKeyRef",
+    ),
+    "a volume of two kinds": _case(
+        {"pod": {"volumes": [{"name": "v", "emptyDir": {}, "secret": {"secretName": "s"}}]}},
+        "spec.pod.volumes[0]",
+        _OBJECT,
+        "give exactly one of emptyDir, configMap, secret and persistentVolumeClaim",
+    ),
+    "a volume of the operator's": _case(
+        {"pod": {"volumes": [{"name": "pagefleet-model", "emptyDir": {}}]}},
+        "spec.pod.volumes[0].name",
+        _OBJECT,
+        "names that begin with pagefleet- belong to the operator: choose another one",
+    ),
+    "a mount of no volume": _case(
+        {"pod": {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}},
+        "spec.pod.volumeMounts",
+        _OBJECT,
+        "every entry of volumeMounts must name an entry of volumes",
+    ),
+    "a toleration of every key by value": _case(
+        {"pod": {"tolerations": [{"value": "x"}]}},
+        "spec.pod.tolerations[0].operator",
+        _OBJECT,
+        "without key only operator Exists is possible",
+    ),
+    "a toleration that exists by value": _case(
+        {"pod": {"tolerations": [{"key": "k", "operator": "Exists", "value": "x"}]}},
+        "spec.pod.tolerations[0].value",
+        _OBJECT,
+        "operator Exists takes no value: remove value, or use operator Equal",
+    ),
+    "a toleration in time of another effect": _case(
+        {"pod": {"tolerations": [{"key": "k", "effect": "NoSchedule", "tolerationSeconds": 5}]}},
+        "spec.pod.tolerations[0].tolerationSeconds",
+        _OBJECT,
+        "tolerationSeconds needs effect NoExecute",
+    ),
+    "too many engine arguments": Case(
+        spec={"engine.extraArgs": ["--seed=1"] * 65},
+        line="spec.engine.extraArgs: Too many: 65: must have at most 64 items",
+        problem="spec.engine.extraArgs: must have at most 64 entries",
+    ),
+    "a name too long for a Service": Case(
+        name="a" * 51,
+        line=f"<nil>: Invalid value: {_OBJECT}: metadata.name must be at most 50 lower-case letters, digits or '-', "
+        "and begin with a letter: a Service is named after it",
+        problem=None,
+    ),
+    "a misspelt field": Case(
+        spec={"engine.maxModelLength": 4096},
+        line='strict decoding error: unknown field "spec.engine.maxModelLength"',
+        problem="spec.engine.maxModelLength: is no field of this resource: remove it or correct its spelling",
+    ),
+}
