@@ -124,7 +124,7 @@ class Reason(StrEnum):
     POD_FAILED = "PodFailed"
     """A pod ended, or was evicted, and is being replaced."""
     NAME_TAKEN = "NameTaken"
-    """An object that the operator did not make has the name or the label of a child. Remove it, or rename one of them."""
+    """An object that the operator did not make has the name or label of a child. Remove it, or rename one of them."""
     NODE_LOST = "NodeLost"
     """The node of a pod does not answer."""
     METRICS_READ = "MetricsRead"
