@@ -7,7 +7,7 @@ total time limit. There are no retries here; the queue retries whole reconciles,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -27,10 +27,13 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 class ApiServer:
     """The `Cluster` Protocol over HTTPS; an async context manager that owns its connections."""
 
-    def __init__(self, configuration: Configuration, metrics: OperatorMetrics) -> None:
+    def __init__(
+        self, configuration: Configuration, metrics: OperatorMetrics, on_answer: Callable[[], None] = lambda: None
+    ) -> None:
         self._client = ApiClient(configuration)
         self._client.user_agent = labels.MANAGER
         self._metrics = metrics
+        self._on_answer = on_answer
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,6 +107,7 @@ class ApiServer:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._metrics.api_errors.labels(method=method, status="none").inc()
             raise UnreachableError(f"{method} {path}: {error or type(error).__name__}") from error
+        self._on_answer()
         if 200 <= response.status < 300:
             return _parsed(text)
         self._metrics.api_errors.labels(method=method, status=str(response.status)).inc()

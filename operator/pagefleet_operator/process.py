@@ -1,0 +1,117 @@
+"""The operator as a process: what runs beside what, from the first probe to the lease's return."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import time
+from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Any, Final
+
+from kubernetes.aio.client import Configuration
+from prometheus_client import CollectorRegistry
+
+from pagefleet_operator.api_server import ApiServer
+from pagefleet_operator.connect import load_configuration, wait_for_resource
+from pagefleet_operator.handlers import Watches
+from pagefleet_operator.health import Health, serve_health
+from pagefleet_operator.labels import Key
+from pagefleet_operator.lease import LeaseHolder
+from pagefleet_operator.metrics import OperatorMetrics
+from pagefleet_operator.reconcile import Reconciler
+from pagefleet_operator.resync import resync_for_ever
+from pagefleet_operator.settings import OperatorSettings
+from pagefleet_operator.work_queue import WorkQueue
+
+logger = logging.getLogger(__name__)
+SILENCE_MARGIN_S: Final = 60.0
+
+
+async def run(settings: OperatorSettings, environ: Mapping[str, str], stop: asyncio.Event) -> None:
+    """Run until `stop`. Raises `LeaseLostError`; `OperatorError` without credentials; `OSError` for a taken port."""
+    metrics = OperatorMetrics(CollectorRegistry())
+    health = Health(monotonic=time.monotonic, max_silence_s=2 * settings.resync_s + SILENCE_MARGIN_S)
+    configuration = await load_configuration(environ)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(ApiServer(configuration, metrics, health.answered))
+        runner = await serve_health(health, metrics.registry, settings.health_port)
+        stack.push_async_callback(runner.cleanup)
+        await until_first(stop.wait(), _work(settings, configuration, server, metrics, health))
+    logger.info("stopped")
+
+
+async def until_first(*coroutines: Coroutine[Any, Any, object]) -> None:
+    """Run all until one ends, cancel the others and wait for them, and raise what the one raised."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended = [task for task in tasks if task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in ended:
+        task.result()
+
+
+async def _work(
+    settings: OperatorSettings,
+    configuration: Configuration,
+    server: ApiServer,
+    metrics: OperatorMetrics,
+    health: Health,
+) -> None:
+    await wait_for_resource(server, health, random.random)
+    identity = f"{socket.gethostname()}_{token_hex(4)}"
+    lease = LeaseHolder(
+        server,
+        Key(settings.lease_namespace, settings.lease_name),
+        identity,
+        clock=_now,
+        monotonic=time.monotonic,
+        on_attempt=health.beat,
+    )
+    await lease.acquire()
+    metrics.active.set(1)
+    try:
+        await _serve(settings, configuration, server, metrics, health, lease, identity)
+    finally:
+        await lease.release()
+
+
+async def _serve(
+    settings: OperatorSettings,
+    configuration: Configuration,
+    server: ApiServer,
+    metrics: OperatorMetrics,
+    health: Health,
+    lease: LeaseHolder,
+    identity: str,
+) -> None:
+    reconciler = Reconciler(cluster=server, metrics=metrics, clock=_now, identity=identity)
+    queue = WorkQueue(reconciler, metrics=metrics, random=random.random)
+    watches = Watches(
+        wake=queue.add,
+        configuration=configuration,
+        namespaces=settings.namespaces,
+        metrics=metrics,
+        random=random.random,
+    )
+    resync = resync_for_ever(
+        server,
+        queue.add,
+        health,
+        namespaces=settings.namespaces,
+        period_s=settings.resync_s,
+        random=random.random,
+    )
+    await until_first(lease.hold(), queue.run(settings.workers), watches.run(), resync)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
