@@ -162,6 +162,8 @@ class Request:
     table: FrameTable = field(init=False)
     arrival: int = 0
     """Order of arrival, unique."""
+    arrival_step: int = 0
+    """Step of the scheduler in which it arrived; priorities age by it."""
     rank: tuple[int, int] = (0, 0)
     """(priority, arrival): smaller is served earlier among the running and preempted later."""
     num_cached_prompt_tokens: int = 0

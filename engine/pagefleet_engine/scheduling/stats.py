@@ -1,0 +1,49 @@
+"""What the scheduler tells about itself: one look at its state, and counters that only grow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.memory.frame_pool import FrameState
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """Totals since the start."""
+
+    preemptions: int = 0
+    """Requests that had to leave the pool, by swap or by recompute."""
+    swapped_out_requests: int = 0
+    swapped_in_requests: int = 0
+    recomputes: int = 0
+    """Preempted requests whose KV was dropped because host space was short."""
+    resets: int = 0
+    """Idle requests (waiting forks, parked or swapped ones) that lost frames because a running one needed them."""
+    forks: int = 0
+    """Requests that began with frames of another one."""
+    prompt_tokens: int = 0
+    """Prompt tokens of requests that were admitted, cached ones included."""
+    generated_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStats:
+    """One consistent look. Shares are 0..1."""
+
+    running: int
+    waiting: int
+    """Includes forks that wait for their parent's prompt."""
+    swapped: int
+    parked: int
+    cap: int
+    capacity: int
+    max_model_len: int
+    usage: float
+    """Frames that requests hold, as a share of the pool."""
+    frames: Mapping[FrameState, int]
+    """By state; the sum is the pool."""
+    sealed_frames: Mapping[Precision, int]
+    """Sealed frames that requests hold, by precision; a shared one counts once."""
+    counters: Counters = field(default_factory=Counters)
