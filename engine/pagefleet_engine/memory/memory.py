@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pagefleet_engine.contract.kv import GroupSizes, Layout
 from pagefleet_engine.memory.frame_pool import FramePool
 from pagefleet_engine.memory.moves import CopyFrame
-from pagefleet_engine.memory.sizes import GroupSizes, Layout
 from pagefleet_engine.memory.writes import FrameWriter, Piece, plan_pieces
 from pagefleet_engine.request import Request
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pagefleet_engine.contract.kv import GroupSizes
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.frame_pool import FramePool
 from pagefleet_engine.memory.moves import CopyFrame, GroupWrite
-from pagefleet_engine.memory.sizes import GroupSizes
 from pagefleet_engine.memory.table import FrameTable, OpenGroup, SealedGroup
 
 

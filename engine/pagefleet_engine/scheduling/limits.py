@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pagefleet_engine.contract.kv import GroupSizes
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.errors import RequestRefused
-from pagefleet_engine.memory.sizes import GroupSizes
 from pagefleet_engine.request import Request
 
 

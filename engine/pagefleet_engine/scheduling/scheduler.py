@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from pagefleet_engine.contract.kv import Layout
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.memory import KVMemory
-from pagefleet_engine.memory.sizes import Layout
 from pagefleet_engine.request import FinishReason, Request
 from pagefleet_engine.scheduling.books import Books
 from pagefleet_engine.scheduling.config import SchedulerConfig
