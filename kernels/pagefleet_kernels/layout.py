@@ -6,7 +6,7 @@ A frame is one row of a `uint8` pool `[num_frames, frame_bytes]`:
     scale area: one fp32 per (layer, K|V, head)
 
 An open frame is BF16: a tile is `[block_size, head_dim]`. Sealing packs a whole group of tokens into the tiles of its
-first frame (see `TileFormat`). Kernels reach a tile only through `Address`, so that the pool can be laid out differently.
+first frame (see `TileFormat`). Kernels reach a tile only through `Address`, so that the pool can change its order.
 """
 
 from __future__ import annotations

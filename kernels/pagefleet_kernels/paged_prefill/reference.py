@@ -1,0 +1,141 @@
+"""Prefill attention in plain torch: the specification.
+
+A query sees the dequantised values of every group before its own, and the raw BF16 values of its own group, taken from
+the open frames (tokens of earlier chunks) and from this chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pagefleet_kernels.attention import FrameRun, KeyBlock, attend, attend_group, in_reach
+from pagefleet_kernels.gather import open_block, sealed_block, sealed_run
+from pagefleet_kernels.layout import FrameLayout
+from pagefleet_kernels.paged_decode.reference import own_run
+from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
+
+QUERY_TILE = 128  # bounds the memory of the score matrix
+
+
+def paged_prefill(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    offsets: torch.Tensor,
+    positions: torch.Tensor,
+    group_starts: torch.Tensor,
+    pool: torch.Tensor,
+    layout: FrameLayout,
+    layer: int,
+    sealed: Sequence[FrameTable],
+    open_table: OpenTable,
+    scale: float,
+    masking: Masking,
+    batch_invariant: bool,
+) -> torch.Tensor:
+    out = torch.zeros_like(queries)
+    for sequence, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+        if start == end:
+            continue
+        chunk = slice(start, end)
+        raw = _raw_tokens(keys[chunk], values[chunk], positions[chunk], pool, layout, layer, open_table, sequence)
+        args = (queries[chunk], positions[chunk], group_starts[chunk], raw, pool, layout, layer, sealed, sequence)
+        one = _one_invariant(*args, scale, masking) if batch_invariant else _one(*args, scale, masking)
+        out[chunk] = one.to(out.dtype)
+    return out
+
+
+def _raw_tokens(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    pool: torch.Tensor,
+    layout: FrameLayout,
+    layer: int,
+    open_table: OpenTable,
+    sequence: int,
+) -> KeyBlock:
+    """The tokens of earlier chunks in open frames, then the chunk's own, as one block with S = 1."""
+    one = slice(sequence, sequence + 1)
+    earlier = open_block(
+        pool,
+        layout,
+        layer,
+        OpenTable(frames=open_table.frames[one], starts=open_table.starts[one], lengths=open_table.lengths[one]),
+    )
+    count = int(open_table.lengths[sequence])
+
+    def joined(before: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
+        return torch.cat((before[:, :, :count], fresh.to(torch.bfloat16).float().transpose(0, 1)[None]), dim=2)
+
+    return KeyBlock(
+        keys=joined(earlier.keys, keys),
+        values=joined(earlier.values, values),
+        positions=torch.cat((earlier.positions[:, :count], positions[None]), dim=1),
+    )
+
+
+def _one(
+    queries: torch.Tensor,
+    positions: torch.Tensor,
+    group_starts: torch.Tensor,
+    raw: KeyBlock,
+    pool: torch.Tensor,
+    layout: FrameLayout,
+    layer: int,
+    sealed: Sequence[FrameTable],
+    sequence: int,
+    scale: float,
+    masking: Masking,
+) -> torch.Tensor:
+    blocks = [sealed_block(pool, layout, layer, _only(table, sequence)) for table in sealed]
+    tiles = []
+    for start in range(0, queries.shape[0], QUERY_TILE):
+        tile = slice(start, start + QUERY_TILE)
+        at, group = positions[None, tile], group_starts[None, tile, None]
+        seen = [(b, in_reach(at, b.positions, masking) & (b.positions[:, None] < group)) for b in blocks]
+        seen.append((raw, in_reach(at, raw.positions, masking) & (raw.positions[:, None] >= group)))
+        tiles.append(attend(queries[None, tile], seen, scale, masking.soft_cap)[0])
+    return torch.cat(tiles)
+
+
+def _only(table: FrameTable, sequence: int) -> FrameTable:
+    one = slice(sequence, sequence + 1)
+    return FrameTable(
+        precision=table.precision, frames=table.frames[one], starts=table.starts[one], counts=table.counts[one]
+    )
+
+
+def _one_invariant(
+    queries: torch.Tensor,
+    positions: torch.Tensor,
+    group_starts: torch.Tensor,
+    raw: KeyBlock,
+    pool: torch.Tensor,
+    layout: FrameLayout,
+    layer: int,
+    sealed: Sequence[FrameTable],
+    sequence: int,
+    scale: float,
+    masking: Masking,
+) -> torch.Tensor:
+    """The same products as in decode: group by group, each against the sealed frames before it."""
+    runs = [sealed_run(pool, layout, layer, table, sequence) for table in sealed]
+    out = []
+    groups, sizes = torch.unique_consecutive(group_starts, return_counts=True)
+    first = 0
+    for group, size in zip(groups.tolist(), sizes.tolist(), strict=True):
+        rows = slice(first, first + size)
+        before = [_frames_before(run, group) for run in runs]
+        mine = (raw.positions[0] >= group) & (raw.positions[0] <= positions[rows][-1])
+        own = own_run(raw.keys[0][:, mine], raw.values[0][:, mine], raw.positions[0][mine], layout)
+        out.append(attend_group(queries[rows], positions[rows], before, own, scale, masking))
+        first += size
+    return torch.cat(out)
+
+
+def _frames_before(run: FrameRun, group: int) -> FrameRun:
+    count = int((run.positions[:, 0] < group).sum())
+    return FrameRun(keys=run.keys[:count], values=run.values[:count], positions=run.positions[:count])
