@@ -80,3 +80,27 @@ demo: install ## from this machine to an answered chat request (CONTEXT= and REG
 .PHONY: demo-down
 demo-down: install ## stop what `make demo` started
 	$(BIN)/python -m e2e.demo down $(if $(CONTEXT),--context $(CONTEXT))
+
+# --- the local cluster ------------------------------------------------------------------------------------------
+
+CLUSTER := $(BIN)/python -m e2e.cluster
+
+.PHONY: cluster-up
+cluster-up: install ## start a real Kubernetes on this machine (Linux, root), apart from its network and mounts
+	$(CLUSTER) up
+
+.PHONY: cluster-down
+cluster-down: install ## stop it and remove what it made; loaded images stay for the next start
+	$(CLUSTER) down $(if $(PURGE),--purge)
+
+.PHONY: cluster-status
+cluster-status: install ## say whether it runs, and where things are
+	$(CLUSTER) status
+
+.PHONY: cluster-env
+cluster-env: install ## shell lines that make kubectl and helm use it: eval "$$(make -s cluster-env)"
+	@$(CLUSTER) env
+
+.PHONY: tools
+tools: install ## build the cluster's programs from their pinned Go modules, or find them in the cache
+	$(CLUSTER) tools
