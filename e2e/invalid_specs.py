@@ -53,14 +53,14 @@ def _set(target: dict[str, Any], path: list[str], value: Any) -> None:
         target[path[-1]] = value
 
 
-def _rule(path: str, shown: str, message: str) -> tuple[str, str]:
-    """Line and problem of a broken rule: the API server adds the value."""
-    return f"{path}: Invalid value: {shown}: {message}", f"{path}: {message}"
+def _value(spec: Mapping[str, Any], path: str, shown: str, message: str) -> Case:
+    """A value in a wrong format; the API server shows the value."""
+    return Case(spec=spec, line=f"{path}: Invalid value: {shown}: {message}", problem=f"{path}: {message}")
 
 
-def _case(spec: Mapping[str, Any], path: str, shown: str, message: str) -> Case:
-    line, problem = _rule(path, shown, message)
-    return Case(spec=spec, line=line, problem=problem)
+def _rule(spec: Mapping[str, Any], path: str, message: str) -> Case:
+    """A rule over several fields."""
+    return Case(spec=spec, line=f"{path}: Invalid value: {message}", problem=f"{path}: {message}")
 
 
 _ROUTE: Final = {"name": "tools", "model": "tiny-tools"}
@@ -71,7 +71,6 @@ _URI: Final = (
     "must be file:///path, pvc://claim/path, hf://owner/name or oci://registry/name, "
     "without spaces and without .. in the path"
 )
-_OBJECT: Final = '"object"'
 
 CASES: Final[dict[str, Case]] = {
     "the model is missing": Case(
@@ -82,16 +81,16 @@ CASES: Final[dict[str, Case]] = {
         line="spec.engine.image: Required value",
         problem="spec.engine.image: is required: add it",
     ),
-    "the image holds a space": _case(
+    "the image holds a space": _value(
         {"engine.image": "engine 1.0"},
         "spec.engine.image",
         '"engine 1.0"',
         "must be an image such as registry.example/pagefleet/engine:1.0 or one with @sha256:<digest>",
     ),
-    "the model's scheme is unknown": _case({"model.uri": "s3://bucket/m"}, "spec.model.uri", '"s3://bucket/m"', _URI),
-    "the model's path climbs": _case({"model.uri": "file:///a/../b"}, "spec.model.uri", '"file:///a/../b"', _URI),
-    "the model's path is relative": _case({"model.uri": "file://models"}, "spec.model.uri", '"file://models"', _URI),
-    "the model's name holds a space": _case(
+    "the model's scheme is unknown": _value({"model.uri": "s3://bucket/m"}, "spec.model.uri", '"s3://bucket/m"', _URI),
+    "the model's path climbs": _value({"model.uri": "file:///a/../b"}, "spec.model.uri", '"file:///a/../b"', _URI),
+    "the model's path is relative": _value({"model.uri": "file://models"}, "spec.model.uri", '"file://models"', _URI),
+    "the model's name holds a space": _value(
         {"model.name": "my model"},
         "spec.model.name",
         '"my model"',
@@ -112,10 +111,9 @@ CASES: Final[dict[str, Case]] = {
         line='spec.replicas: Invalid value: "string": spec.replicas in body must be of type integer: "string"',
         problem="spec.replicas: must be a whole number",
     ),
-    "replicas and autoscaling": _case(
+    "replicas and autoscaling": _rule(
         {"replicas": 2, "autoscaling": {"maxReplicas": 4}},
         "spec.replicas",
-        _OBJECT,
         "give either replicas or autoscaling: with autoscaling the operator chooses the number of pods",
     ),
     "autoscaling without an upper bound": Case(
@@ -123,28 +121,25 @@ CASES: Final[dict[str, Case]] = {
         line="spec.autoscaling.maxReplicas: Required value",
         problem="spec.autoscaling.maxReplicas: is required: add it",
     ),
-    "autoscaling upside down": _case(
+    "autoscaling upside down": _rule(
         {"autoscaling": {"minReplicas": 4, "maxReplicas": 2}},
         "spec.autoscaling.minReplicas",
-        _OBJECT,
         "minReplicas must not be above maxReplicas",
     ),
-    "a latency that is no duration": _case(
+    "a latency that is no duration": _value(
         {"autoscaling": {"maxReplicas": 2, "targets": {"timeToFirstToken": "2 s"}}},
         "spec.autoscaling.targets.timeToFirstToken",
         '"2 s"',
         "must be a duration from 1ms to 1h, such as 100ms or 2s",
     ),
-    "the cap's bounds are upside down": _case(
+    "the cap's bounds are upside down": _rule(
         {"engine.maxNumSeqs": {"min": 8, "max": 4}},
         "spec.engine.maxNumSeqs.min",
-        _OBJECT,
         "min must not be above max: lower min or raise max",
     ),
-    "the first cap is above the capacity": _case(
+    "the first cap is above the capacity": _rule(
         {"engine.maxNumSeqs": {"initial": 64, "max": 32}},
         "spec.engine.maxNumSeqs.initial",
-        _OBJECT,
         "initial must lie within min and max",
     ),
     "an unknown precision": Case(
@@ -155,10 +150,10 @@ CASES: Final[dict[str, Case]] = {
     ),
     "an impossible block size": Case(
         spec={"engine.kvCache": {"blockSize": 24}},
-        line="spec.engine.kvCache.blockSize: Unsupported value: 24: supported values: 8, 16, 32, 64",
+        line='spec.engine.kvCache.blockSize: Unsupported value: 24: supported values: "8", "16", "32", "64"',
         problem="spec.engine.kvCache.blockSize: must be 8, 16, 32 or 64",
     ),
-    "a share above its bound": _case(
+    "a share above its bound": _value(
         {"engine.kvCache": {"memoryUtilization": "1.0"}}, "spec.engine.kvCache.memoryUtilization", '"1.0"', _SHARE
     ),
     "a share without quotes": Case(
@@ -167,26 +162,24 @@ CASES: Final[dict[str, Case]] = {
         'spec.engine.kvCache.memoryUtilization in body must be of type string: "number"',
         problem="spec.engine.kvCache.memoryUtilization: must be text: put it in quotes",
     ),
-    "a pool of an unknown unit": _case(
+    "a pool of an unknown unit": _value(
         {"engine.kvCache": {"size": "512MB"}}, "spec.engine.kvCache.size", '"512MB"', _SIZE
     ),
-    "a pool of nothing": _case({"engine.kvCache": {"size": 0}}, "spec.engine.kvCache.size", "0", _SIZE),
+    "a pool of nothing": _value({"engine.kvCache": {"size": 0}}, "spec.engine.kvCache.size", "0", _SIZE),
     "a context of nothing": Case(
         spec={"engine.maxModelLen": 0},
         line="spec.engine.maxModelLen: Invalid value: 0: "
         "spec.engine.maxModelLen in body should be greater than or equal to 16",
         problem="spec.engine.maxModelLen: must be at least 16",
     ),
-    "a length floor above the length": _case(
+    "a length floor above the length": _rule(
         {"engine.maxModelLen": 1024, "tuning": {"maxModelLen": {"min": 2048}}},
         "spec.tuning.maxModelLen.min",
-        _OBJECT,
         "tuning.maxModelLen.min must not be above engine.maxModelLen",
     ),
-    "a route named default": _case(
+    "a route named default": _rule(
         {"routes": [{"name": "default", "model": "tiny-2"}]},
         "spec.routes[0].name",
-        _OBJECT,
         "a route cannot be named default: requests for the model itself have that name",
     ),
     "two routes of one name": Case(
@@ -194,97 +187,83 @@ CASES: Final[dict[str, Case]] = {
         line='spec.routes[1]: Duplicate value: {"name":"tools"}',
         problem="spec.routes: name 'tools' is used twice: give every entry its own",
     ),
-    "two routes of one alias": _case(
+    "two routes of one alias": _rule(
         {"routes": [_ROUTE, _ROUTE | {"name": "other"}]},
         "spec.routes",
-        _OBJECT,
         "every route needs a model alias of its own, different from model.name",
     ),
-    "a route policy without counting": _case(
+    "a route policy without counting": _rule(
         {"routes": [_ROUTE | {"kvPrecision": {"policy": "Auto"}}]},
         "spec.routes[0].structured",
-        _OBJECT,
         "kvPrecision.policy acts on counted schema failures: set structured to Validate, or policy to Off",
     ),
-    "a fallback coarser than the engine's precision": _case(
+    "a fallback coarser than the engine's precision": _rule(
         {"routes": [_ROUTE | {"kvPrecision": {"fallback": "int4"}}]},
         "spec.routes",
-        _OBJECT,
         "kvPrecision.fallback must not be coarser than engine.kvCache.precision; "
         "from fine to coarse: bf16, int8, fp8_e4m3, int4, fp8_e5m2",
     ),
-    "a sample larger than the window": _case(
+    "a sample larger than the window": _rule(
         {"routes": [_ROUTE | {"kvPrecision": {"minSamples": 100, "windowRequests": 50}}]},
         "spec.routes[0].kvPrecision.minSamples",
-        _OBJECT,
         "minSamples must not be above windowRequests: a window never holds more answers than its size",
     ),
-    "a drain timeout without a unit": _case({"drain": {"timeout": "300"}}, "spec.drain.timeout", '"300"', _TIMEOUT),
-    "a drain timeout of days": _case({"drain": {"timeout": "48h"}}, "spec.drain.timeout", '"48h"', _TIMEOUT),
-    "a rollout that cannot move": _case(
+    "a drain timeout without a unit": _value({"drain": {"timeout": "300"}}, "spec.drain.timeout", '"300"', _TIMEOUT),
+    "a drain timeout of days": _value({"drain": {"timeout": "48h"}}, "spec.drain.timeout", '"48h"', _TIMEOUT),
+    "a rollout that cannot move": _rule(
         {"rollout": {"maxSurge": 0, "maxUnavailable": 0}},
         "spec.rollout",
-        _OBJECT,
         "maxSurge and maxUnavailable must not both be 0: no pod could ever be replaced",
     ),
-    "a resource amount that is none": _case(
-        {"pod": {"resources": {"limits": {"memory": "4 GB"}}}},
-        "spec.pod.resources.limits.memory",
-        '"4 GB"',
+    "a resource amount that is none": Case(
+        spec={"pod": {"resources": {"limits": {"memory": "4 GB"}}}},
+        line='spec.pod.resources.limits[memory]: Invalid value: "4 GB": '
         "must be a quantity of at least 0, such as 500m, 2 or 4Gi",
+        problem="spec.pod.resources.limits.memory: must be a quantity of at least 0, such as 500m, 2 or 4Gi",
     ),
-    "a variable of the operator's": _case(
+    "a variable of the operator's": _rule(
         {"pod": {"env": [{"name": "PAGEFLEET_X", "value": "1"}]}},
         "spec.pod.env[0].name",
-        _OBJECT,
         "names that begin with PAGEFLEET_ belong to the operator: choose another one",
     ),
-    "a variable with two values": _case(
+    "a variable with two values": _rule(
         {"pod": {"env": [{"name": "X", "value": "1", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}},
         "spec.pod.env[0]",
-        _OBJECT,
         "give either value or valueFrom, not both",
     ),
-    "a variable from nowhere": _case(
+    "a variable from nowhere": _rule(
         {"pod": {"env": [{"name": "X", "valueFrom": {}}]}},
         "spec.pod.env[0].valueFrom",
-        _OBJECT,
         "give either secretKeyRef or configMapKeyRef",
     ),
-    "a volume of two kinds": _case(
+    "a volume of two kinds": _rule(
         {"pod": {"volumes": [{"name": "v", "emptyDir": {}, "secret": {"secretName": "s"}}]}},
         "spec.pod.volumes[0]",
-        _OBJECT,
         "give exactly one of emptyDir, configMap, secret and persistentVolumeClaim",
     ),
-    "a volume of the operator's": _case(
+    "a volume of the operator's": _rule(
         {"pod": {"volumes": [{"name": "pagefleet-model", "emptyDir": {}}]}},
         "spec.pod.volumes[0].name",
-        _OBJECT,
         "names that begin with pagefleet- belong to the operator: choose another one",
     ),
-    "a mount of no volume": _case(
+    "a mount of no volume": _rule(
         {"pod": {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}},
         "spec.pod.volumeMounts",
-        _OBJECT,
         "every entry of volumeMounts must name an entry of volumes",
     ),
-    "a toleration of every key by value": _case(
+    "a toleration of every key by value": _rule(
         {"pod": {"tolerations": [{"value": "x"}]}},
         "spec.pod.tolerations[0].operator",
-        _OBJECT,
         "without key only operator Exists is possible",
     ),
-    "a toleration that exists by value": _case(
+    "a toleration that exists by value": _rule(
         {"pod": {"tolerations": [{"key": "k", "operator": "Exists", "value": "x"}]}},
         "spec.pod.tolerations[0].value",
-        _OBJECT,
         "operator Exists takes no value: remove value, or use operator Equal",
     ),
-    "a toleration in time of another effect": _case(
+    "a toleration in time of another effect": _rule(
         {"pod": {"tolerations": [{"key": "k", "effect": "NoSchedule", "tolerationSeconds": 5}]}},
         "spec.pod.tolerations[0].tolerationSeconds",
-        _OBJECT,
         "tolerationSeconds needs effect NoExecute",
     ),
     "too many engine arguments": Case(
@@ -294,7 +273,7 @@ CASES: Final[dict[str, Case]] = {
     ),
     "a name too long for a Service": Case(
         name="a" * 51,
-        line=f"<nil>: Invalid value: {_OBJECT}: metadata.name must be at most 50 lower-case letters, digits or '-', "
+        line="metadata.name: Invalid value: must be at most 50 lower-case letters, digits or '-', "
         "and begin with a letter: a Service is named after it",
         problem=None,
     ),

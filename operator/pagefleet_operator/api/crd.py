@@ -1,9 +1,9 @@
 """From the types to the CustomResourceDefinition.
 
 pydantic's JSON schema becomes a structural one: references are inlined, titles and closed-object markers go (the API
-server prunes or refuses unknown fields itself), `T | None` becomes T without a default, the default of a nested object
-becomes `{}` so that the API server fills in the nested defaults, and empty lists and maps get none, since absent means
-the same. A real union is refused: structural schemas have none.
+server prunes or refuses unknown fields itself), `T | None` becomes T without a default, and empty lists and maps get
+none, since absent means the same. The default of a nested object holds all nested defaults, because the API server
+checks rules on the default as it is written. A real union is refused: structural schemas have none.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def object_schema() -> Schema:
     head = {
         "apiVersion": {"type": "string", "description": f"Always {v1alpha1.API_VERSION}."},
         "kind": {"type": "string", "description": f"Always {v1alpha1.KIND}."},
-        "metadata": {"type": "object", "description": "Name, namespace, labels and annotations."},
+        # Of metadata a schema may name only this; the rule needs it to point at.
+        "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
     }
-    rules = [{"rule": rule, "message": message} for rule, message in v1alpha1.LLMService.OBJECT_RULES]
-    return schema | {"properties": head | schema["properties"], VALIDATIONS: rules}
+    return schema | {"properties": head | schema["properties"], VALIDATIONS: [v1alpha1.LLMService.NAME_RULE]}
 
 
 def structural_schema(schema: Schema) -> Schema:
@@ -135,7 +135,8 @@ def _with_default(schema: Schema) -> Schema:
     if default is None or (default in ([], {}) and "properties" not in schema):
         return {key: value for key, value in schema.items() if key != "default"}
     if "properties" in schema:
-        return schema | {"default": {}}
+        fields = schema["properties"].items()
+        return schema | {"default": {name: field["default"] for name, field in fields if "default" in field}}
     return schema
 
 

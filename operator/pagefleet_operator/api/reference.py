@@ -125,8 +125,7 @@ def _bounds(schema: Schema) -> str:
 def _rules(path: str, schema: Schema) -> Iterator[tuple[str, str]]:
     """Every rule below a schema, outermost first, each with the path of what it is about."""
     for rule in schema.get(VALIDATIONS, ()):
-        where = (path + rule.get("fieldPath", "")).removeprefix(".")
-        yield f"`{where or 'metadata.name'}`", rule["message"]
+        yield f"`{(path + rule.get('fieldPath', '')).removeprefix('.')}`", rule["message"]
     for name, field in schema.get("properties", {}).items():
         yield from _rules(f"{path}.{name}", field)
     if "items" in schema:

@@ -144,7 +144,7 @@ def test_the_conversion_of_references_options_and_defaults():
             "inner": {
                 "description": "Inside.",
                 "type": "object",
-                "default": {},
+                "default": {"number": 3},
                 "properties": {"number": {"type": "integer", "default": 3}},
             },
             "maybe": {"type": "string"},

@@ -1,0 +1,93 @@
+"""What a user reads when an LLMService is wrong: from the real API server, or from the operator as a condition."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from e2e.eventually import eventually
+from e2e.invalid_specs import CASES, VALID
+from e2e.watch import condition
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("operator")]
+
+
+def said(text, name):
+    """kubectl's words, one line for each problem."""
+    head = f'The LLMService "{name}" is invalid: '
+    return [line.removeprefix(head).removeprefix("* ") for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_the_api_server_refuses_it_with_a_sentence(kubectl, case):
+    found = kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(case.manifest()), check=False)
+    assert found.returncode == 1
+    lines = said(found.stderr, case.name)
+    assert case.line in lines or any(line.endswith(case.line) for line in lines if "strict decoding" in line), lines
+
+
+def test_the_base_of_the_table_is_accepted(kubectl):
+    kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(VALID))
+
+
+def service(name, **changes):
+    result = copy.deepcopy(VALID)
+    result["metadata"]["name"] = name
+    result["spec"] |= changes
+    return result
+
+
+@pytest.fixture
+def create(kube, namespace):
+    """Create a service; it is deleted afterwards."""
+    made = []
+
+    def make(manifest):
+        kube.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
+        made.append(manifest["metadata"]["name"])
+
+    yield make
+    for name in made:
+        kube.kubectl("delete", "llms", name, "-n", namespace, "--wait=false")
+
+
+REFUSED = {
+    "not-built": (
+        {"tuning": {"mode": "Auto"}},
+        "NotBuilt",
+        "spec.tuning.mode: moving the running cap is not built yet: set it to Off",
+    ),
+    "unknown-flag": (
+        {"engine": VALID["spec"]["engine"] | {"extraArgs": ["--max-model-length=4"]}},
+        "InvalidEngineArguments",
+        "--max-model-length",
+    ),
+    "owned-flag": (
+        {"engine": VALID["spec"]["engine"] | {"extraArgs": ["--port=1"]}},
+        "InvalidEngineArguments",
+        "--port",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_operator_refuses_the_rest_with_a_condition(kube, namespace, create, name):
+    changes, reason, words = REFUSED[name]
+    create(service(name, **changes))
+
+    def refused():
+        found = condition(kube.get("llmservice", name, namespace), "Accepted")
+        return found if found["status"] == "False" else None
+
+    found = eventually(refused, "Accepted is False", 30)
+    assert found["reason"] == reason
+    assert words in found["message"]
+    assert kube.list("pods", namespace, f"pagefleet.io/service={name}") == []
+
+
+def test_a_scale_that_breaks_a_rule_is_refused(kube, namespace, create):
+    create(service("scaled", autoscaling={"maxReplicas": 2}))
+    found = kube.kubectl("scale", "llms", "scaled", "-n", namespace, "--replicas=2", check=False)
+    assert "give either replicas or autoscaling" in found.stderr
