@@ -132,5 +132,5 @@ def _refusal(status: int, text: bytes) -> ApiError:
     try:
         answer = _parsed(text)
     except ValueError:
-        return api_error(status, "Unknown", text.decode(errors="replace")[:200])
+        return api_error(status, "Unknown", text.decode(errors="replace").strip()[:200])
     return api_error(status, str(answer.get("reason", "Unknown")), str(answer.get("message", "")))

@@ -40,14 +40,16 @@ def notes_of_step(step: Step) -> Iterator[EventNote]:
 
 
 def notes_of_transitions(old: LLMServiceStatus, new: LLMServiceStatus) -> Iterator[EventNote]:
-    """One event for each told condition whose status or reason changed; a good first state is told as well."""
+    """One event for each told condition whose status or reason changed; a cause is told once."""
+    told: set[str] = set()
     for kind in TOLD:
         before, after = find_condition(old.conditions, kind), find_condition(new.conditions, kind)
-        if after is None or _same(before, after):
+        if after is None or _same(before, after) or after.reason in told:
             continue
         good = (after.status is ConditionStatus.TRUE) != (kind is ConditionType.DEGRADED)
-        if before is None and good and kind is not ConditionType.ACCEPTED:
+        if before is None and good and kind is ConditionType.DEGRADED:
             continue
+        told.add(after.reason)
         level: Literal["Normal", "Warning"] = "Normal" if good or kind is ConditionType.READY else "Warning"
         note = f"{kind} is {after.status}: {after.message}"
         yield EventNote(kind=level, reason=after.reason, action=f"Observe{kind}", note=note)

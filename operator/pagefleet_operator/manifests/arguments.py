@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from pagefleet_engine.contract.arguments import ArgumentError, EngineArguments, flag_name, parse
@@ -25,8 +26,12 @@ def container_args(spec: LLMServiceSpec) -> list[str]:
     """What the engine container is started with. Raises `ArgumentError`, with one line, if the engine would refuse."""
     for word in spec.engine.extra_args:
         _check_extra(word)
-    words = [*engine_arguments(spec).render(), *spec.engine.extra_args]
-    parse(words)
+    own = engine_arguments(spec)
+    words = [*own.render(), *spec.engine.extra_args]
+    parsed = parse(words)
+    if parsed != replace(own, **{name: getattr(parsed, name) for name in EXTRA_FIELDS}):
+        # A stray first word would become one more value of our last flag.
+        raise ArgumentError(f"extra argument {spec.engine.extra_args[0]!r} belongs to no flag: remove it")
     return words
 
 
