@@ -11,7 +11,7 @@ from typing import Final
 
 
 class Metric(StrEnum):
-    """Every metric of ours by the name that a scrape shows."""
+    """Every metric of ours by the name that a scrape shows; a histogram by the name of its family."""
 
     REQUESTS_RUNNING = "vllm:num_requests_running"
     REQUESTS_WAITING = "vllm:num_requests_waiting"
@@ -27,11 +27,51 @@ class Metric(StrEnum):
     E2E_LATENCY = "vllm:e2e_request_latency_seconds"
     CAP = "pagefleet:max_num_active_seqs"
     CAPACITY = "pagefleet:max_num_seqs"
+    MAX_MODEL_LEN = "pagefleet:max_model_len"
     FRAMES = "pagefleet:frames"
+    STEPS = "pagefleet:steps_total"
     REFUSED = "pagefleet:requests_refused_total"
 
 
 ALIASES: Final[dict[str, Metric]] = {
     "vllm:gpu_cache_usage_perc": Metric.KV_CACHE_USAGE,
     "vllm:gpu_cache_usage_factor": Metric.KV_CACHE_USAGE,
+    "vllm:time_per_output_token_seconds": Metric.INTER_TOKEN_LATENCY,
 }
+
+HELP: Final[dict[Metric, str]] = {
+    Metric.REQUESTS_RUNNING: "Requests that take part in the steps.",
+    Metric.REQUESTS_WAITING: "Requests that wait to be admitted.",
+    Metric.REQUESTS_SWAPPED: "Requests whose frames were moved to host memory.",
+    Metric.KV_CACHE_USAGE: "Frames that requests hold, as a share of the pool; 1 is all of them.",
+    Metric.CPU_CACHE_USAGE: "Host memory for swapped frames that requests hold, as a share; 1 is all of it.",
+    Metric.PREEMPTIONS: "Times a running request had to make room.",
+    Metric.PROMPT_TOKENS: "Prompt tokens processed.",
+    Metric.GENERATION_TOKENS: "Tokens generated.",
+    Metric.REQUEST_SUCCESS: "Requests that ended, by reason.",
+    Metric.TIME_TO_FIRST_TOKEN: "Seconds from a request's arrival to its first token.",
+    Metric.INTER_TOKEN_LATENCY: "Seconds between two tokens of a request.",
+    Metric.E2E_LATENCY: "Seconds from a request's arrival to its last token.",
+    Metric.CAP: "The live limit on running requests.",
+    Metric.CAPACITY: "Most requests that may ever run at once in this process.",
+    Metric.MAX_MODEL_LEN: "The live limit on prompt plus answer of new requests, in tokens.",
+    Metric.FRAMES: "Frames of the KV pool, by state.",
+    Metric.STEPS: "Steps finished since the start.",
+    Metric.REFUSED: "Requests refused before they ran, by reason.",
+}
+
+LATENCY_BUCKETS_S: Final[dict[Metric, tuple[float, ...]]] = {
+    Metric.TIME_TO_FIRST_TOKEN: (
+        *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+        *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+    ),
+    Metric.INTER_TOKEN_LATENCY: (
+        *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+        *(10.0, 20.0, 40.0, 80.0),
+    ),
+    Metric.E2E_LATENCY: (
+        *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+        *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+    ),
+}
+"""Upper bounds as in vLLM, so that its dashboards and quantile rules fit."""

@@ -1,0 +1,76 @@
+"""Turns one request's tokens into the text a client may see: detokenised, cut at stop strings, with log probabilities.
+
+Pure: no engine, no clock, no HTTP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagefleet_engine.api import Detokenizer, TokenLogprobs, TokenOutput
+from pagefleet_engine.request import FinishReason
+from pagefleet_engine.server.job import Choice
+from pagefleet_engine.server.stopping import Cut, StopStrings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What one choice got. The last one carries `finish_reason`."""
+
+    index: int
+    text: str
+    num_tokens: int
+    """Tokens generated since the last delta, those of a stop string included."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | None = None
+    """The stop string that ended the answer."""
+    num_cached_tokens: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """There is nothing in it for the client."""
+        return not self.text and not self.logprobs and self.finish_reason is None
+
+
+class Answer:
+    """Follows one choice from its first output to its last. Text and log probabilities leave together."""
+
+    def __init__(self, choice: Choice, detokenizer: Detokenizer, *, include_stop: bool) -> None:
+        self._index = choice.index
+        self._min_tokens = choice.sampling.min_tokens
+        self._detokenizer = detokenizer
+        self._stops = StopStrings(choice.sampling.stop, include=include_stop)
+        self._num_tokens = 0
+        self._logprobs: list[TokenLogprobs] = []
+
+    def add(self, output: TokenOutput) -> Delta:
+        """The next delta; when it carries a `finish_reason` the answer has ended, whatever the engine says later."""
+        self._num_tokens += len(output.token_ids)
+        self._logprobs.extend(output.logprobs or ())
+        text = self._detokenizer.push(output.token_ids)
+        if output.finish_reason is not None:
+            text += self._detokenizer.flush()
+        cut = self._cut(text)
+        reason = FinishReason.STOP if cut.matched is not None else output.finish_reason
+        text = cut.text if cut.matched is not None or reason is None else cut.text + self._stops.flush()
+        return Delta(
+            index=self._index,
+            text=text,
+            num_tokens=len(output.token_ids),
+            logprobs=self._take_logprobs(release=bool(text) or reason is not None),
+            finish_reason=reason,
+            stop_reason=cut.matched,
+            num_cached_tokens=output.num_cached_tokens,
+        )
+
+    def _cut(self, text: str) -> Cut:
+        """Stop strings do not count before `min_tokens`, as stop tokens do not."""
+        return Cut(text, None) if self._num_tokens < self._min_tokens else self._stops.push(text)
+
+    def _take_logprobs(self, *, release: bool) -> tuple[TokenLogprobs, ...]:
+        if not release:
+            return ()
+        taken = tuple(self._logprobs)
+        self._logprobs.clear()
+        return taken

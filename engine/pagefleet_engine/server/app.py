@@ -1,0 +1,141 @@
+"""The ASGI application: routes, and nothing that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version as installed_version
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from pagefleet_engine.contract.paths import HEALTH, METRICS, READY
+from pagefleet_engine.server import endpoints
+from pagefleet_engine.server.body import ClientGone
+from pagefleet_engine.server.errors import ApiError, internal, invalid
+from pagefleet_engine.server.guard import Guard
+from pagefleet_engine.server.responding import JsonResponse
+from pagefleet_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from pagefleet_engine.server.service import Service
+
+Endpoint = Callable[[Request, Service], Awaitable[Response]]
+
+_VERSION = installed_version("pagefleet")
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def create_app(service: Service) -> ASGIApp:
+    """The whole application for one service."""
+    app = FastAPI(title="PageFleet engine", version=_VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.add_exception_handler(HTTPException, _answer_http_exception)
+    app.add_exception_handler(ApiError, _answer_api_error)
+    app.add_exception_handler(ClientGone, _answer_nobody)
+    app.add_exception_handler(Exception, _answer_fault)
+    _add_probes(app, service)
+    _add_model_routes(app, service)
+    for path, endpoint, body in (
+        ("/v1/chat/completions", endpoints.chat, ChatBody),
+        ("/v1/completions", endpoints.completions, CompletionBody),
+        ("/tokenize", endpoints.tokenize, TokenizeBody),
+        ("/detokenize", endpoints.detokenize, DetokenizeBody),
+    ):
+        _add_post(app, service, path, endpoint, body)
+    return Guard(
+        app,
+        limits=service.limits,
+        lifecycle=service.lifecycle,
+        monotonic=service.monotonic,
+        count_refused=service.metrics.count_refused,
+    )
+
+
+def _add_probes(app: FastAPI, service: Service) -> None:
+    @app.get(HEALTH)
+    async def health() -> Response:
+        """200 unless the process should be restarted."""
+        problem = service.health_problem()
+        return _plain("ok" if problem is None else problem, 200 if problem is None else 503)
+
+    @app.get(READY)
+    async def ready() -> Response:
+        """200 while new traffic should come here."""
+        return _plain(service.lifecycle.phase, 200 if service.lifecycle.is_ready else 503)
+
+    @app.get(METRICS)
+    async def metrics(request: Request) -> Response:
+        """Prometheus text; `name[]` keeps only those families or series."""
+        text = service.metrics.render(request.query_params.getlist("name[]"))
+        return Response(text, headers={"content-type": _METRICS_TYPE})
+
+
+def _add_model_routes(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/models")
+    async def models() -> Response:
+        """The served names; all of them are the same model."""
+        return JsonResponse({"object": "list", "data": [_model(service, name) for name in service.served_names]})
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        return JsonResponse(_model(service, service.model_id(name)))
+
+    @app.get("/version")
+    async def version() -> Response:
+        return JsonResponse({"version": _VERSION})
+
+
+def _add_post(app: FastAPI, service: Service, path: str, endpoint: Endpoint, body: type[BaseModel]) -> None:
+    """The endpoint reads its body itself, within the limits; the document still shows its schema."""
+    schema = {"content": {"application/json": {"schema": body.model_json_schema()}}, "required": True}
+
+    async def handle(request: Request) -> Response:
+        return await endpoint(request, service)
+
+    app.post(path, openapi_extra={"requestBody": schema}, name=endpoint.__name__)(handle)
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.started_at,
+        "owned_by": "pagefleet",
+        "root": service.served_names[0],
+        "parent": None,
+        "max_model_len": service.max_model_len(),
+    }
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        message = f"method {request.method} is not allowed here"
+        return _as_response(invalid(message, status=405, code="method_not_allowed"))
+    return _as_response(invalid("there is no such path", status=error.status_code, code="not_found"))
+
+
+async def _answer_api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _as_response(error)
+
+
+async def _answer_nobody(_request: Request, _error: Exception) -> Response:
+    """The client has left; 499 shows in logs of proxies only."""
+    return Response(status_code=499)
+
+
+async def _answer_fault(_request: Request, _error: Exception) -> Response:
+    """A fault of ours; the framework raises it again, and the guard logs it."""
+    return _as_response(internal())
+
+
+def _as_response(error: ApiError) -> Response:
+    response = Response(error.body.encode(), status_code=error.body.status)
+    response.raw_headers = error.body.raw_headers()
+    return response
+
+
+def _plain(text: str, status: int) -> Response:
+    return Response(text + "\n", status_code=status, media_type="text/plain")

@@ -1,0 +1,142 @@
+"""The endpoints that run the tokenizer or the model: parse, check, tokenise, then hand a `Job` to `responding`."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pagefleet_engine.server.body import read_json
+from pagefleet_engine.server.errors import invalid
+from pagefleet_engine.server.inputs import (
+    Message,
+    Prompt,
+    build_sampling,
+    check_messages,
+    check_prompts,
+    check_stream_options,
+    check_token_ids,
+)
+from pagefleet_engine.server.job import Job, fit_length, spread, wants
+from pagefleet_engine.server.responding import JsonResponse, respond
+from pagefleet_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, parse_body
+from pagefleet_engine.server.service import Service
+from pagefleet_engine.server.shapes import ChatShape, CompletionShape
+
+
+async def chat(request: Request, service: Service) -> Response:
+    """`POST /v1/chat/completions`."""
+    body = parse_body(ChatBody, await read_json(request, service.limits))
+    model = service.model_id(body.model)
+    check_stream_options(body)
+    messages = check_messages(body.messages, service.limits)
+    engine = service.engine
+    sampling = build_sampling(body, service.limits, engine.model_info.vocab_size)
+    ids = await _tokenize_messages(service, messages, add_generation_prompt=body.add_generation_prompt is not False)
+    sampling = fit_length(sampling, len(ids), service.max_model_len(), param="messages")
+    job = Job(
+        id=f"chatcmpl-{uuid4().hex}",
+        created=int(service.unix_time()),
+        model=model,
+        choices=spread([(ids, sampling, "")]),
+        num_prompt_tokens=len(ids),
+        **wants(body),
+    )
+    return await respond(request, service, job, ChatShape(engine.tokenizer))
+
+
+async def completions(request: Request, service: Service) -> Response:
+    """`POST /v1/completions`."""
+    body = parse_body(CompletionBody, await read_json(request, service.limits))
+    model = service.model_id(body.model)
+    check_stream_options(body)
+    prompts = check_prompts(body.prompt, service.limits)
+    engine = service.engine
+    sampling = build_sampling(body, service.limits, engine.model_info.vocab_size)
+    if len(prompts) * sampling.n > service.limits.choices:
+        message = f"n: {sampling.n} choices for {len(prompts)} prompts; at most {service.limits.choices} in all"
+        raise invalid(message, param="n")
+    tokenised = await _tokenize_prompts(service, prompts, add_special_tokens=body.add_special_tokens is not False)
+    longest = service.max_model_len()
+    plans = [
+        (ids, fit_length(sampling, len(ids), longest, param="prompt"), text if body.echo else "")
+        for ids, text in tokenised
+    ]
+    job = Job(
+        id=f"cmpl-{uuid4().hex}",
+        created=int(service.unix_time()),
+        model=model,
+        choices=spread(plans),
+        num_prompt_tokens=sum(len(ids) for ids, _ in tokenised),
+        **wants(body),
+    )
+    return await respond(request, service, job, CompletionShape(engine.tokenizer))
+
+
+async def tokenize(request: Request, service: Service) -> Response:
+    """`POST /tokenize`."""
+    body = parse_body(TokenizeBody, await read_json(request, service.limits))
+    service.model_id(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise invalid("prompt: give either prompt or messages", param="prompt")
+    if body.messages is not None:
+        messages = check_messages(body.messages, service.limits)
+        generation = body.add_generation_prompt is not False
+        ids = await _tokenize_messages(service, messages, add_generation_prompt=generation)
+    elif isinstance(body.prompt, str):
+        special = body.add_special_tokens is not False
+        [(ids, _)] = await _tokenize_prompts(service, [body.prompt], add_special_tokens=special)
+    else:
+        raise invalid("prompt: must be a string", param="prompt")
+    answer: dict[str, Any] = {"count": len(ids), "max_model_len": service.max_model_len(), "tokens": ids}
+    token_text = service.engine.tokenizer.token_text
+    return JsonResponse(
+        answer | {"token_strs": [token_text(token) for token in ids] if body.return_token_strs else None}
+    )
+
+
+async def detokenize(request: Request, service: Service) -> Response:
+    """`POST /detokenize`."""
+    body = parse_body(DetokenizeBody, await read_json(request, service.limits))
+    service.model_id(body.model)
+    engine = service.engine
+    check_token_ids(body.tokens, engine.model_info.vocab_size, "tokens")
+    text = await service.text.run(
+        lambda: engine.tokenizer.decode(body.tokens, skip_special_tokens=False), param="tokens"
+    )
+    return JsonResponse({"prompt": text})
+
+
+async def _tokenize_messages(
+    service: Service, messages: list[Message], *, add_generation_prompt: bool
+) -> tuple[int, ...]:
+    tokenizer, longest = service.engine.tokenizer, service.max_model_len()
+
+    def work() -> tuple[int, ...]:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt)
+        service.text.check_length(text, longest, param="messages")
+        return tuple(tokenizer.encode(text, add_special_tokens=False))  # the template has written them
+
+    return await service.text.run(work, param="messages")
+
+
+async def _tokenize_prompts(
+    service: Service, prompts: list[Prompt], *, add_special_tokens: bool
+) -> list[tuple[tuple[int, ...], str]]:
+    """Ids and text of each prompt."""
+    engine, longest = service.engine, service.max_model_len()
+
+    def work() -> list[tuple[tuple[int, ...], str]]:
+        return [as_ids_and_text(prompt) for prompt in prompts]
+
+    def as_ids_and_text(prompt: Prompt) -> tuple[tuple[int, ...], str]:
+        if isinstance(prompt, list):
+            check_token_ids(prompt, engine.model_info.vocab_size, "prompt")
+            fits = prompt[:longest]  # what is longer is refused by its length; no need to decode it
+            return tuple(prompt), engine.tokenizer.decode(fits, skip_special_tokens=False)
+        service.text.check_length(prompt, longest, param="prompt")
+        return tuple(engine.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)), prompt
+
+    return await service.text.run(work, param="prompt")

@@ -1,0 +1,112 @@
+"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
+
+One exception for all of them. Messages are fixed sentences with the client's own numbers in them; they never carry
+tracebacks, paths or object addresses.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+INVALID = "invalid_request_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiErrorBody:
+    """What the client reads, and the status it comes with."""
+
+    status: int
+    message: str
+    type: str = INVALID
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def payload(self) -> dict[str, Any]:
+        """The JSON value of the body."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def encode(self) -> bytes:
+        """The body, ASCII only, so that any text of the client's can be quoted."""
+        return json.dumps(self.payload()).encode()
+
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:
+        """Headers of the answer, as ASGI wants them."""
+        headers = {"content-type": "application/json", "content-length": str(len(self.encode())), **self.headers}
+        if self.status in (408, 413):
+            headers["connection"] = "close"  # the rest of the body is not wanted
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+class ApiError(Exception):
+    """Ends a request with `body`."""
+
+    def __init__(self, body: ApiErrorBody) -> None:
+        super().__init__(body.message)
+        self.body = body
+
+
+def invalid(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> ApiError:
+    """The client has to change the request; `param` names the field."""
+    return ApiError(ApiErrorBody(status=status, message=message, param=param, code=code))
+
+
+def unsupported(param: str) -> ApiError:
+    """A field that this API knows and this engine does not serve."""
+    return invalid(f"{param} is not supported by this engine: leave it out", param=param, code="unsupported_parameter")
+
+
+def unknown_model(name: str, served: tuple[str, ...]) -> ApiError:
+    """The model asked for is not served here."""
+    message = f"model {shorten(name)} does not exist here: use {', '.join(served)}"
+    return invalid(message, param="model", code="model_not_found", status=404)
+
+
+def context_overflow(num_prompt: int, num_output: int, longest: int, *, param: str) -> ApiError:
+    """Prompt and answer do not fit. Client libraries look for the words "maximum context length"."""
+    message = (
+        f"the maximum context length is {longest} tokens, but this request needs {num_prompt + num_output}: "
+        f"{num_prompt} in the prompt and {num_output} for the answer; shorten the prompt or ask for fewer tokens"
+    )
+    return invalid(message, param=param, code="context_length_exceeded")
+
+
+def queue_full(message: str, retry_after_s: float) -> ApiError:
+    """Alive, but too much waits already."""
+    return ApiError(
+        ApiErrorBody(
+            status=429,
+            message=message,
+            type="rate_limit_error",
+            code="queue_full",
+            headers={"retry-after": str(max(1, math.ceil(retry_after_s)))},
+        )
+    )
+
+
+def unavailable(message: str, code: str, retry_after_s: float = 1.0) -> ApiError:
+    """Not now, not here: loading, draining or stopped."""
+    return ApiError(
+        ApiErrorBody(
+            status=503,
+            message=message,
+            type="service_unavailable_error",
+            code=code,
+            headers={"retry-after": str(max(1, math.ceil(retry_after_s)))},
+        )
+    )
+
+
+def internal(message: str = "the engine failed on this request") -> ApiError:
+    """A fault of ours."""
+    return ApiError(ApiErrorBody(status=500, message=message, type="internal_error", code="internal_error"))
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """A client's text as it may be quoted in a message: printable, quoted, bounded."""
+    quoted = repr(text[:limit])
+    return quoted if len(text) <= limit else quoted + "..."

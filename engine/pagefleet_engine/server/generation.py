@@ -1,0 +1,98 @@
+"""Runs the choices of a job on the engine and merges what they say, in the order in which it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from uuid import uuid4
+
+from pagefleet_engine.api import TokenOutput
+from pagefleet_engine.errors import EngineDead, QueueFull, RequestRefused
+from pagefleet_engine.request import FinishReason
+from pagefleet_engine.server.answer import Answer, Delta
+from pagefleet_engine.server.errors import ApiError, internal, invalid, queue_full, unavailable
+from pagefleet_engine.server.job import Choice, Job
+from pagefleet_engine.server.metrics import RequestTimer
+from pagefleet_engine.server.service import Service
+
+
+async def run_job(service: Service, job: Job) -> AsyncGenerator[Delta, None]:
+    """Deltas of all choices. Raises `ApiError`; closing it, or any choice's error, aborts all of them."""
+    if len(job.choices) == 1:
+        async with aclosing(_run_choice(service, job, job.choices[0])) as deltas:
+            async for delta in deltas:
+                yield delta
+        return
+    queue: asyncio.Queue[Delta | BaseException | None] = asyncio.Queue()
+    tasks = [asyncio.create_task(_pump(_run_choice(service, job, choice), queue)) for choice in job.choices]
+    try:
+        running = len(tasks)
+        while running:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(deltas: AsyncGenerator[Delta, None], queue: asyncio.Queue[Delta | BaseException | None]) -> None:
+    """Errors travel through the queue to whoever reads it."""
+    async with aclosing(deltas):
+        try:
+            async for delta in deltas:
+                queue.put_nowait(delta)
+        except Exception as error:
+            queue.put_nowait(error)
+        else:
+            queue.put_nowait(None)
+
+
+async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenerator[Delta, None]:
+    engine = service.engine
+    answer = Answer(
+        choice,
+        engine.tokenizer.detokenizer(skip_special_tokens=job.skip_special_tokens),
+        include_stop=job.include_stop,
+    )
+    timer = RequestTimer(service.metrics, arrived_at=service.monotonic())
+    reason = FinishReason.ABORT  # what is true when nobody gets to say otherwise
+    outputs = engine.generate(f"{job.id}-{choice.index}-{uuid4().hex[:8]}", choice.prompt_ids, choice.sampling)
+    try:
+        async with aclosing(outputs):
+            async for output in outputs:
+                timer.tokens(len(output.token_ids), now=service.monotonic())
+                delta = answer.add(output)
+                reason = delta.finish_reason or reason
+                _raise_on_failure(output, reason)
+                if not delta.is_empty or delta.num_tokens:
+                    yield delta
+                if delta.finish_reason is not None:
+                    return
+    except (RequestRefused, QueueFull, EngineDead) as error:
+        raise translate(error) from error
+    finally:
+        timer.finished(reason, now=service.monotonic())
+    raise internal("the engine ended this request without a reason")
+
+
+def translate(error: RequestRefused | QueueFull | EngineDead) -> ApiError:
+    """The engine's refusals as a client reads them."""
+    if isinstance(error, RequestRefused):
+        return invalid(str(error), param=error.param)
+    if isinstance(error, QueueFull):
+        return queue_full(str(error), error.retry_after_s)
+    return unavailable("the engine has stopped: try again elsewhere", "engine_stopped")
+
+
+def _raise_on_failure(output: TokenOutput, reason: FinishReason) -> None:
+    if reason is FinishReason.ERROR:
+        raise internal(f"the engine failed on this request: {output.error or 'no reason given'}")
+    if output.finish_reason is FinishReason.ABORT:
+        raise unavailable("this engine is shutting down and could not finish the request", "aborted")

@@ -1,0 +1,180 @@
+"""Checks what `schemas` leaves open: prompts, messages, stop strings and sampling parameters.
+
+Pure. Every function raises `ApiError` with the field and the remedy; counts are checked before any work per item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from pagefleet_engine.request import SamplingError, SamplingParams
+from pagefleet_engine.server.errors import invalid, shorten, unsupported
+from pagefleet_engine.server.limits import Limits
+from pagefleet_engine.server.schemas import ChatBody, CompletionBody, GenerationBody
+
+Message = dict[str, Any]
+Prompt = str | list[int]
+
+ROLES: Final = ("system", "developer", "user", "assistant")
+COMPLETION_MAX_TOKENS: Final = 16
+"""What `/v1/completions` generates when the client does not say, as OpenAI does."""
+
+
+def check_prompts(value: Any, limits: Limits) -> list[Prompt]:
+    """`prompt` as a list of texts and token id lists, none of them empty."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list):
+        raise invalid("prompt: must be a string, a list of strings, or lists of token ids", param="prompt")
+    if value and all(_is_int(item) for item in value):
+        value = [value]
+    if len(value) > limits.prompts:
+        raise invalid(f"prompt: has {len(value)} entries; at most {limits.prompts} are served", param="prompt")
+    if not value or any(not item for item in value):
+        raise invalid("prompt: must not be empty", param="prompt")
+    for item in value:
+        if not isinstance(item, str) and not (isinstance(item, list) and all(_is_int(token) for token in item)):
+            raise invalid("prompt: entries must be strings or lists of token ids", param="prompt")
+    return cast(list[Prompt], value)
+
+
+def check_token_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
+    """Every id must be one that the model has an embedding for."""
+    if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+        wrong = next(token for token in ids if not 0 <= token < vocab_size)
+        raise invalid(f"{param}: {wrong} is no token id: the model's are 0 to {vocab_size - 1}", param=param)
+
+
+def check_messages(value: Any, limits: Limits) -> list[Message]:
+    """`messages` with plain text as content, as the chat template takes them."""
+    if not isinstance(value, list) or not value:
+        raise invalid("messages: must be a list of at least one message", param="messages")
+    if len(value) > limits.messages:
+        raise invalid(f"messages: has {len(value)} entries; at most {limits.messages} are served", param="messages")
+    return [_check_message(item, f"messages.{position}") for position, item in enumerate(value)]
+
+
+def _check_message(item: Any, where: str) -> Message:
+    if not isinstance(item, dict):
+        raise invalid(f"{where}: must be an object with role and content", param=where)
+    role = item.get("role")
+    if role in ("tool", "function") or item.get("tool_calls") or item.get("function_call"):
+        raise unsupported(f"{where}.tool_calls")
+    if role not in ROLES:
+        raise invalid(f"{where}.role: must be one of {', '.join(ROLES)}", param=f"{where}.role")
+    name = item.get("name")
+    if name is not None and not isinstance(name, str):
+        raise invalid(f"{where}.name: must be a string", param=f"{where}.name")
+    message = {"role": "system" if role == "developer" else role, "content": _check_content(item, role, where)}
+    return message if name is None else message | {"name": name}
+
+
+def _check_content(item: Message, role: str, where: str) -> str:
+    content, param = item.get("content"), f"{where}.content"
+    if isinstance(content, str):
+        return content
+    if content is None and role == "assistant":
+        return ""
+    if not isinstance(content, list):
+        raise invalid(f"{param}: must be a string or a list of text parts", param=param)
+    texts = []
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise invalid(f'{param}: only parts like {{"type": "text", "text": "..."}} are served', param=param)
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def check_stop(value: Any, limits: Limits) -> tuple[str, ...]:
+    """`stop` as a tuple of strings that are not empty."""
+    stops = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or any(not isinstance(stop, str) for stop in stops):
+        raise invalid("stop: must be a string or a list of strings", param="stop")
+    if len(stops) > limits.stop_strings:
+        raise invalid(f"stop: has {len(stops)} strings; at most {limits.stop_strings} are served", param="stop")
+    if any(not 0 < len(stop) <= limits.stop_chars for stop in stops):
+        raise invalid(f"stop: each string must have 1 to {limits.stop_chars} characters", param="stop")
+    return tuple(stops)
+
+
+def check_stream_options(body: GenerationBody) -> None:
+    """`stream_options` says something about a stream, so there has to be one."""
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options: only with stream set to true", param="stream_options")
+
+
+def build_sampling(body: GenerationBody, limits: Limits, vocab_size: int) -> SamplingParams:
+    """The sampling parameters of choice 0; `n` is in them for the caller, who makes one request per choice."""
+    if (body.n or 1) > limits.n:
+        raise invalid(f"n: {body.n} choices; at most {limits.n} are served", param="n")
+    stop_token_ids = body.stop_token_ids or []
+    if len(stop_token_ids) > limits.stop_token_ids:
+        message = f"stop_token_ids: has {len(stop_token_ids)} ids; at most {limits.stop_token_ids} are served"
+        raise invalid(message, param="stop_token_ids")
+    given = {name: value for name in _PLAIN_FIELDS if (value := getattr(body, name)) is not None}
+    given["top_k"] = given.get("top_k") if given.get("top_k") not in (0, -1) else None  # both mean "all tokens"
+    try:
+        params = SamplingParams(
+            **given,
+            max_tokens=_max_tokens(body),
+            logprobs=_logprobs(body, limits),
+            logit_bias=_logit_bias(body.logit_bias, limits),
+            stop=check_stop(body.stop, limits),
+            stop_token_ids=tuple(stop_token_ids),
+        )
+        params.check_vocabulary(vocab_size)
+    except SamplingError as error:
+        raise invalid(str(error), param=error.param) from None
+    return params
+
+
+_PLAIN_FIELDS: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "min_tokens",
+    "ignore_eos",
+    "n",
+)
+
+
+def _max_tokens(body: GenerationBody) -> int | None:
+    if isinstance(body, ChatBody):
+        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    return COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+
+
+def _logprobs(body: GenerationBody, limits: Limits) -> int | None:
+    if isinstance(body, ChatBody):
+        if body.top_logprobs and not body.logprobs:
+            raise invalid("top_logprobs: only with logprobs set to true", param="top_logprobs")
+        wanted, param = (body.top_logprobs or 0) if body.logprobs else None, "top_logprobs"
+    else:
+        assert isinstance(body, CompletionBody)
+        wanted, param = body.logprobs, "logprobs"
+        if body.echo and wanted is not None:
+            raise invalid("logprobs: not served together with echo", param="logprobs")
+    if wanted is not None and not 0 <= wanted <= limits.logprobs:
+        raise invalid(f"{param}: {wanted}: must be 0 to {limits.logprobs}", param=param)
+    return wanted
+
+
+def _logit_bias(bias: dict[str, float] | None, limits: Limits) -> dict[int, float]:
+    if not bias:
+        return {}
+    if len(bias) > limits.logit_bias:
+        raise invalid(f"logit_bias: has {len(bias)} entries; at most {limits.logit_bias}", param="logit_bias")
+    wrong = next((key for key in bias if not (key.isascii() and key.isdigit() and len(key) < 12)), None)
+    if wrong is not None:
+        raise invalid(f"logit_bias: {shorten(wrong)} is no token id", param="logit_bias")
+    return {int(key): value for key, value in bias.items()}
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,76 @@
+"""A request after every check: what to generate, and how the client wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pagefleet_engine.request import SamplingParams
+from pagefleet_engine.server.errors import context_overflow
+from pagefleet_engine.server.schemas import GenerationBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One answer to make: one request of the engine."""
+
+    index: int
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    echo: str = ""
+    """Text of the prompt, where the answer begins with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """All choices of one HTTP request."""
+
+    id: str
+    created: int
+    """Unix seconds."""
+    model: str
+    choices: tuple[Choice, ...]
+    num_prompt_tokens: int
+    """Each prompt counted once, whatever `n` is."""
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    skip_special_tokens: bool = True
+    include_stop: bool = False
+
+
+def wants(body: GenerationBody) -> dict[str, bool]:
+    """The fields of a `Job` that say how the client wants the answer."""
+    options = body.stream_options
+    return {
+        "stream": bool(body.stream),
+        "include_usage": bool(options and options.include_usage),
+        "continuous_usage": bool(options and options.continuous_usage_stats),
+        "skip_special_tokens": body.skip_special_tokens is not False,
+        "include_stop": bool(body.include_stop_str_in_output),
+    }
+
+
+def fit_length(sampling: SamplingParams, num_prompt: int, max_model_len: int, *, param: str) -> SamplingParams:
+    """Give the answer its length in tokens. Raises `ApiError` when prompt and answer do not fit the context."""
+    wanted = sampling.max_tokens
+    if num_prompt + (wanted or 1) > max_model_len:
+        raise context_overflow(num_prompt, wanted or 1, max_model_len, param=param)
+    return sampling if wanted is not None else replace(sampling, max_tokens=max_model_len - num_prompt)
+
+
+def spread(prompts: list[tuple[tuple[int, ...], SamplingParams, str]]) -> tuple[Choice, ...]:
+    """`n` choices per prompt (ids, sampling, echo), numbered through; choice i of a prompt samples with `seed + i`."""
+    return tuple(
+        Choice(index=position * sampling.n + i, prompt_ids=ids, sampling=_nth(sampling, i), echo=echo)
+        for position, (ids, sampling, echo) in enumerate(prompts)
+        for i in range(sampling.n)
+    )
+
+
+def _nth(sampling: SamplingParams, i: int) -> SamplingParams:
+    seed = sampling.seed
+    return replace(sampling, n=1, seed=None if seed is None else _wrap_int64(seed + i))
+
+
+def _wrap_int64(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63

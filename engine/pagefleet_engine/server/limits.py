@@ -1,0 +1,59 @@
+"""Every bound on what a client may send or hold open, in one value that is printed at start and exported as metrics.
+
+Bounds that depend on the model (context length, vocabulary) and on the command line (queue length) are not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Sizes are bytes or counts, times are seconds. What lies above a bound is refused before any work is done."""
+
+    header_bytes: int = 65_536
+    """Names and values of a request's headers together: 431."""
+    headers: int = 100
+    """Header lines of a request; fixed in the HTTP server: 431."""
+    header_timeout_s: float = 10.0
+    """Time to send a header; also how long an idle connection is kept."""
+    connections: int = 4_096
+    """Open connections; further ones wait in the kernel's backlog."""
+    connection_age_s: float = 300.0
+    """A connection older than this is closed after its next response, so that new pods get traffic."""
+    target_bytes: int = 8_192
+    """Path and query: 414."""
+    body_bytes: int = 10 * 1024 * 1024
+    """Body of a request, chunked or not: 413."""
+    body_pieces: int = 20_000
+    """Pieces in which a body may arrive: 413. A body of one-byte chunks costs more than its size."""
+    body_timeout_s: float = 30.0
+    """Time to send a body: 408."""
+    write_timeout_s: float = 60.0
+    """A client that does not read for so long loses its request."""
+    json_depth: int = 64
+    json_nodes: int = 500_000
+    """Values in a body, those in lists and objects included."""
+    prompts: int = 256
+    messages: int = 4_096
+    choices: int = 256
+    """`n` times prompts."""
+    n: int = 16
+    stop_strings: int = 16
+    stop_chars: int = 256
+    """Characters of one stop string."""
+    stop_token_ids: int = 128
+    logit_bias: int = 1_024
+    logprobs: int = 20
+    chars_per_token: int = 128
+    """Text longer than this times the context length is refused without tokenising it."""
+    template_timeout_s: float = 5.0
+    """Time to render a chat template and to tokenise its output."""
+    tokenizer_threads: int = 2
+    tokenizer_queue: int = 256
+    """Texts that wait for a thread; further requests get 429."""
+
+    def lines(self) -> list[str]:
+        """`name=value` for each bound, for the start-up log."""
+        return [f"{name}={value:g}" for name, value in asdict(self).items()]

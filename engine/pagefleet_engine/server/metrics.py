@@ -1,0 +1,183 @@
+"""Prometheus metrics: the engine's figures read at scrape time, and what only the HTTP side can measure.
+
+Names live in `pagefleet_engine.contract.metrics`. The one label of the client's choosing is none: `model_name` is the
+served name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics import Counter, Histogram
+from prometheus_client.registry import Collector
+
+from pagefleet_engine.api import EngineStats
+from pagefleet_engine.contract.metrics import ALIASES, HELP, LATENCY_BUCKETS_S, Metric
+from pagefleet_engine.request import FinishReason
+
+_LABEL = "model_name"
+
+
+class ServerMetrics:
+    """One registry of its own; two servers in one process do not mix."""
+
+    def __init__(self, *, stats: Callable[[], EngineStats | None]) -> None:
+        self._registry = CollectorRegistry()
+        self._model = ""
+        self._registry.register(_EngineCollector(stats, lambda: self._model))
+        self._finished = Counter(
+            _family(Metric.REQUEST_SUCCESS), HELP[Metric.REQUEST_SUCCESS], [_LABEL, "finished_reason"], registry=None
+        )
+        self._refused = Counter(_family(Metric.REFUSED), HELP[Metric.REFUSED], [_LABEL, "reason"], registry=None)
+        self._histograms = {
+            name: Histogram(name, HELP[name], [_LABEL], buckets=buckets, registry=None)
+            for name, buckets in LATENCY_BUCKETS_S.items()
+        }
+        own: list[Counter | Histogram] = [self._finished, self._refused, *self._histograms.values()]
+        for collector in own:
+            self._registry.register(_Plain(collector))
+
+    def set_model(self, name: str) -> None:
+        """Every series exists from now on, at zero: an absent series and a zero are different things to an alert."""
+        self._model = name
+        for reason in FinishReason:
+            self._finished.labels(name, reason)
+        for refusal in ("queue_full", "invalid", "draining"):
+            self._refused.labels(name, refusal)
+        for histogram in self._histograms.values():
+            histogram.labels(name)
+
+    def count_finished(self, reason: FinishReason) -> None:
+        self._finished.labels(self._model, reason).inc()
+
+    def count_refused(self, status: int) -> None:
+        """A request that was answered with an error status before it ran."""
+        reason = {429: "queue_full", 503: "draining"}.get(status, "invalid")
+        self._refused.labels(self._model, reason).inc()
+
+    def observe(self, metric: Metric, seconds: float) -> None:
+        self._histograms[metric].labels(self._model).observe(seconds)
+
+    def render(self, names: Collection[str] = ()) -> bytes:
+        """The exposition text; `names` keeps only those families or series."""
+        if not names:
+            return generate_latest(self._registry)
+        return generate_latest(_Subset(self._registry, frozenset(names)))
+
+
+@dataclass(slots=True)
+class RequestTimer:
+    """Times one engine request. The caller brings the clock."""
+
+    metrics: ServerMetrics
+    arrived_at: float
+    last_token_at: float | None = None
+
+    def tokens(self, count: int, *, now: float) -> None:
+        """`count` tokens came out; several at once share the time since the last ones."""
+        if count == 0:
+            return
+        if self.last_token_at is None:
+            self.metrics.observe(Metric.TIME_TO_FIRST_TOKEN, now - self.arrived_at)
+            count -= 1
+        for _ in range(count):
+            self.metrics.observe(Metric.INTER_TOKEN_LATENCY, (now - (self.last_token_at or now)) / count)
+        self.last_token_at = now
+
+    def finished(self, reason: FinishReason, *, now: float) -> None:
+        self.metrics.count_finished(reason)
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self.metrics.observe(Metric.E2E_LATENCY, now - self.arrived_at)
+
+
+class _EngineCollector(Collector):
+    """Reads the engine's own figures once per scrape, so that they belong together."""
+
+    def __init__(self, stats: Callable[[], EngineStats | None], model: Callable[[], str]) -> None:
+        self._stats = stats
+        self._model = model
+
+    def collect(self) -> Iterator[Family]:
+        stats = self._stats()
+        if stats is None:
+            return
+        model = self._model()
+        for name, value in _gauges(stats).items():
+            for alias in (name, *_aliases_of(name)):
+                yield _with_sample(GaugeMetricFamily(alias, HELP[name], labels=[_LABEL]), [model], value)
+        for name, count in _counters(stats).items():
+            yield _with_sample(CounterMetricFamily(_family(name), HELP[name], labels=[_LABEL]), [model], count)
+        frames = GaugeMetricFamily(Metric.FRAMES, HELP[Metric.FRAMES], labels=[_LABEL, "state"])
+        for state, number in stats.frames.items():
+            frames.add_metric([model, state], number)
+        yield frames
+
+
+def _gauges(stats: EngineStats) -> dict[Metric, float]:
+    return {
+        Metric.REQUESTS_RUNNING: stats.running,
+        Metric.REQUESTS_WAITING: stats.waiting,
+        Metric.REQUESTS_SWAPPED: stats.swapped,
+        Metric.KV_CACHE_USAGE: stats.kv_usage,
+        Metric.CPU_CACHE_USAGE: stats.cpu_kv_usage,
+        Metric.CAP: stats.cap,
+        Metric.CAPACITY: stats.capacity,
+        Metric.MAX_MODEL_LEN: stats.max_model_len,
+    }
+
+
+def _counters(stats: EngineStats) -> dict[Metric, int]:
+    return {
+        Metric.PREEMPTIONS: stats.preemptions_total,
+        Metric.PROMPT_TOKENS: stats.prompt_tokens_total,
+        Metric.GENERATION_TOKENS: stats.generation_tokens_total,
+        Metric.STEPS: stats.step_counter,
+    }
+
+
+def _with_sample(family: GaugeMetricFamily | CounterMetricFamily, labels: list[str], value: float) -> Family:
+    family.add_metric(labels, value)
+    return family
+
+
+class _Plain(Collector):
+    """A collector's families without their `_created` series, and again under the names of earlier vLLM versions."""
+
+    def __init__(self, collector: Counter | Histogram) -> None:
+        self._collector = collector
+
+    def collect(self) -> Iterator[Family]:
+        for family in self._collector.collect():
+            for name in (family.name, *_aliases_of(family.name)):
+                copy = Family(name, family.documentation, family.type)
+                for sample in family.samples:
+                    if not sample.name.endswith("_created"):
+                        copy.add_sample(name + sample.name.removeprefix(family.name), sample.labels, sample.value)
+                yield copy
+
+
+class _Subset(CollectorRegistry):
+    """The families of another registry that somebody asked for by family or series name."""
+
+    def __init__(self, whole: CollectorRegistry, names: frozenset[str]) -> None:
+        super().__init__()
+        self._whole = whole
+        self._wanted = names
+
+    def collect(self) -> Iterator[Family]:
+        for family in self._whole.collect():
+            if family.name in self._wanted or any(sample.name in self._wanted for sample in family.samples):
+                yield family
+
+
+def _family(name: Metric) -> str:
+    return name.removesuffix("_total")
+
+
+def _aliases_of(name: str) -> list[str]:
+    return [alias for alias, target in ALIASES.items() if target == name]

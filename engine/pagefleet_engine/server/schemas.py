@@ -1,0 +1,163 @@
+"""What a client may send, field by field, as strict pydantic models; the OpenAPI document comes from them.
+
+Fields that nobody knows are ignored, as clients expect. Fields of this API that the engine does not serve yet are
+listed in `NOT_SERVED` and refused unless they hold a value that asks for nothing. Fields whose type is a union are
+`Any` here and checked in `inputs`, where the message can be a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, WithJsonSchema
+
+from pagefleet_engine.server.errors import ApiError, invalid, unsupported
+
+_TEXT: Final = {"type": "string"}
+_MESSAGE: Final = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {"role": {"enum": ["system", "developer", "user", "assistant"]}, "content": _TEXT},
+}
+_INTEGERS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+
+Messages = Annotated[Any, WithJsonSchema({"type": "array", "items": _MESSAGE, "minItems": 1})]
+Prompt = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}, _INTEGERS]})]
+Stop = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]})]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
+
+    model: str | None = None
+    """Absent: the model that is served."""
+
+
+class StreamOptions(BaseModel):
+    """Only with `stream`."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationBody(_Body):
+    """What chat and plain completions have in common; null is as good as absent everywhere."""
+
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    n: int | None = None
+    stop: Stop = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+
+
+class ChatBody(GenerationBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: Messages
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+
+
+class CompletionBody(GenerationBody):
+    """`POST /v1/completions`."""
+
+    prompt: Prompt
+    echo: bool | None = None
+    logprobs: int | None = None
+    add_special_tokens: bool | None = None
+
+
+class TokenizeBody(_Body):
+    """`POST /tokenize`: either a prompt or messages."""
+
+    prompt: Annotated[Any, WithJsonSchema(_TEXT)] = None
+    messages: Messages = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(_Body):
+    """`POST /detokenize`."""
+
+    tokens: list[int]
+
+
+# Field → values that ask for nothing, besides null.
+NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "adapter": (),
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "cache_salt": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "function_call": ("none",),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "length_penalty": (1, 1.0),
+    "logits_processors": ([],),
+    "lora_path": (),
+    "media_io_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
+    "modalities": (["text"],),
+    "priority": (0,),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+
+B = TypeVar("B", bound=_Body)
+
+
+def parse_body(kind: type[B], value: Mapping[str, Any]) -> B:
+    """Check the fields. Raises `ApiError` with the first field that is wrong."""
+    for name, harmless in NOT_SERVED.items():
+        given = value.get(name)
+        if given is not None and given not in harmless:
+            raise unsupported(name)
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _first_problem(error) from None
+
+
+def _first_problem(error: ValidationError) -> ApiError:
+    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    param = ".".join(str(part)[:80] for part in problem["loc"])
+    message = "is required" if problem["type"] == "missing" else problem["msg"][0].lower() + problem["msg"][1:]
+    return invalid(f"{param}: {message}", param=param)

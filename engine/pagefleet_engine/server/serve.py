@@ -1,0 +1,137 @@
+"""The engine process from its first log line to its exit code: listen, load, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from pagefleet_engine.api import Engine
+from pagefleet_engine.contract.arguments import EngineArguments
+from pagefleet_engine.errors import StartupError
+from pagefleet_engine.server.app import create_app
+from pagefleet_engine.server.drain import StopSignals, drain
+from pagefleet_engine.server.http import HttpServer
+from pagefleet_engine.server.limits import Limits
+from pagefleet_engine.server.service import Service
+
+log = logging.getLogger(__name__)
+
+Load = Callable[[EngineArguments], Awaitable[Engine]]
+
+_WATCH_INTERVAL_S = 1.0
+_CUT_TIMEOUT_S = 2.0
+"""How long cut responses have to tell their clients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the process ended."""
+
+    reason: str
+    exit_code: int
+    clean: bool = True
+    """Every thread of the HTTP server has ended; else the interpreter must not be torn down around them."""
+
+
+async def serve(arguments: EngineArguments, *, load: Load, limits: Limits, signals: StopSignals) -> Ending:
+    """Runs until told to stop. Raises `StartupError` for what the user has to change."""
+    log.info("limits: %s", " ".join(limits.lines()))
+    _allow_connections(limits)
+    service = Service(limits=limits, served_names=arguments.served_model_name)
+    server = HttpServer(create_app(service), host=arguments.host, port=arguments.port, limits=limits)
+    listening = await server.start()
+    log.info("listening on %s:%d, loading %s", arguments.host, arguments.port, arguments.model)
+    clean = False
+    try:
+        ending = await _load_and_run(service, arguments, load, signals, listening)
+    finally:
+        await _settle(service)
+        clean = await server.stop(timeout_s=_CUT_TIMEOUT_S)
+        service.text.close()
+    return replace(ending, clean=clean)
+
+
+async def _load_and_run(
+    service: Service, arguments: EngineArguments, load: Load, signals: StopSignals, listening: asyncio.Task[None]
+) -> Ending:
+    engine = await _load_unless_stopped(arguments, load, signals)
+    if engine is None:
+        return Ending(reason="told to stop while loading", exit_code=0)
+    service.attach(engine)
+    log.info("ready: %s", _summary(service))
+    try:
+        return await _run(service, arguments, signals, listening)
+    finally:
+        await engine.close()
+
+
+async def _load_unless_stopped(arguments: EngineArguments, load: Load, signals: StopSignals) -> Engine | None:
+    loading = asyncio.ensure_future(load(arguments))
+    stopping = asyncio.create_task(signals.drain.wait())
+    try:
+        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return loading.result() if loading.done() else None
+    finally:
+        loading.cancel()
+        stopping.cancel()
+
+
+async def _run(
+    service: Service, arguments: EngineArguments, signals: StopSignals, listening: asyncio.Task[None]
+) -> Ending:
+    stopping = asyncio.create_task(signals.drain.wait())
+    watching = asyncio.create_task(_until_fatal(service))
+    try:
+        await asyncio.wait({stopping, watching, listening}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            return Ending(reason=f"the engine has stopped: {watching.result()}", exit_code=1)
+        if listening.done():
+            return Ending(reason="the HTTP server has stopped", exit_code=1)
+        leaving = asyncio.create_task(
+            drain(service.lifecycle, signals, grace_s=arguments.drain_grace, timeout_s=arguments.drain_timeout)
+        )
+        await asyncio.wait({leaving, watching}, return_when=asyncio.FIRST_COMPLETED)
+        complete = leaving.done() and leaving.result()
+        return Ending(reason="drained" if complete else "stopped with requests in flight", exit_code=0)
+    finally:
+        stopping.cancel()
+        watching.cancel()
+
+
+async def _until_fatal(service: Service) -> str:
+    """Looks at the engine now and then; it also keeps the measure of progress current while nobody asks."""
+    while True:
+        stats = service.engine.stats()
+        if stats.fatal is not None:
+            return stats.fatal
+        service.health_problem()
+        await asyncio.sleep(_WATCH_INTERVAL_S)
+
+
+async def _settle(service: Service) -> None:
+    """Give responses that were cut the time to say so."""
+    waiting = asyncio.create_task(service.lifecycle.wait_idle())
+    await asyncio.wait({waiting}, timeout=_CUT_TIMEOUT_S)
+    waiting.cancel()
+
+
+def _summary(service: Service) -> str:
+    stats = service.engine.stats()
+    frames = sum(stats.frames.values())
+    return (
+        f"model {', '.join(service.served_names)}, context {stats.max_model_len} tokens, "
+        f"{stats.cap} of {stats.capacity} sequences, {frames} frames"
+    )
+
+
+def _allow_connections(limits: Limits) -> None:
+    """Raise the soft limit on open files, as far as it goes, to what the connection limit needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.connections + 256
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise StartupError(f"the limit on open files is {hard}: raise it to {wanted} (ulimit -n)")
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

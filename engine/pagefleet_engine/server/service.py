@@ -1,0 +1,79 @@
+"""What every route needs, in one value: the engine once it is there, the limits, the metrics and the life cycle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pagefleet_engine.api import Engine, EngineStats
+from pagefleet_engine.server.errors import unavailable, unknown_model
+from pagefleet_engine.server.lifecycle import Lifecycle, Phase
+from pagefleet_engine.server.limits import Limits
+from pagefleet_engine.server.metrics import ServerMetrics
+from pagefleet_engine.server.progress import DEFAULT_BUDGET_S, Progress
+from pagefleet_engine.server.text import TextWorkers
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """Made before the model is loaded, so that probes are answered from the start; `attach` brings the engine."""
+
+    limits: Limits
+    served_names: tuple[str, ...] = ()
+    progress_budget_s: float = DEFAULT_BUDGET_S
+    monotonic: Callable[[], float] = time.monotonic
+    unix_time: Callable[[], float] = time.time
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    metrics: ServerMetrics = field(init=False)
+    text: TextWorkers = field(init=False)
+    progress: Progress = field(init=False)
+    started_at: int = field(init=False)
+    _engine: Engine | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.metrics = ServerMetrics(stats=self.stats)
+        self.text = TextWorkers(self.limits)
+        self.progress = Progress(budget_s=self.progress_budget_s, now=self.monotonic())
+        self.started_at = int(self.unix_time())
+
+    def attach(self, engine: Engine) -> None:
+        """The engine has answered its warm-up: from now on requests are served."""
+        self._engine = engine
+        self.served_names = self.served_names or (engine.model_info.id,)
+        self.metrics.set_model(self.served_names[0])
+        if self.lifecycle.phase is Phase.LOADING:
+            self.lifecycle.phase = Phase.READY
+
+    @property
+    def engine(self) -> Engine:
+        """Raises `ApiError` (503) while there is none."""
+        if self._engine is None:
+            raise unavailable("the model is still loading: try again", "loading")
+        return self._engine
+
+    def stats(self) -> EngineStats | None:
+        """None while there is no engine."""
+        return None if self._engine is None else self._engine.stats()
+
+    def model_id(self, wanted: str | None) -> str:
+        """The served name that a request asks for. Raises `ApiError` (404)."""
+        if wanted is None:
+            return self.served_names[0]
+        if wanted not in self.served_names:
+            raise unknown_model(wanted, self.served_names)
+        return wanted
+
+    def max_model_len(self) -> int:
+        """The live limit for new requests."""
+        return self.engine.stats().max_model_len
+
+    def health_problem(self) -> str | None:
+        """Why the process should be restarted, or None. Loading is healthy: start-up has its own probe."""
+        stats = self.stats()
+        if stats is None:
+            return None
+        if stats.fatal is not None:
+            return f"the engine has stopped: {stats.fatal}"
+        stalled = self.progress.stalled_for(stats, now=self.monotonic())
+        return None if stalled is None else f"no step has finished for {stalled:.0f} s although requests wait"

@@ -1,0 +1,200 @@
+"""The JSON values that OpenAI's clients expect, for chat and for plain completions. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pagefleet_engine.api import Tokenizer, TokenLogprobs
+from pagefleet_engine.request import FinishReason
+from pagefleet_engine.server.answer import Delta
+from pagefleet_engine.server.job import Job
+
+Json = dict[str, Any]
+
+_LOWEST_LOGPROB = -9999.0
+"""Stands for minus infinity, which JSON has no number for."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Tokens of one job so far."""
+
+    num_prompt_tokens: int
+    num_generated: int = 0
+    cached_by_choice: dict[int, int] = field(default_factory=dict)
+
+    def add(self, delta: Delta) -> None:
+        self.num_generated += delta.num_tokens
+        self.cached_by_choice[delta.index] = delta.num_cached_tokens
+
+    def usage(self) -> Json:
+        cached = min(sum(self.cached_by_choice.values()), self.num_prompt_tokens)
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": self.num_generated,
+            "total_tokens": self.num_prompt_tokens + self.num_generated,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+
+@dataclass(slots=True)
+class Whole:
+    """One choice, collected."""
+
+    text: str = ""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: str | None = None
+
+    def add(self, delta: Delta) -> None:
+        self.text += delta.text
+        self.logprobs.extend(delta.logprobs)
+        self.finish_reason = delta.finish_reason
+        self.stop_reason = delta.stop_reason
+
+
+class Shape(Protocol):
+    """How one endpoint writes its answers."""
+
+    def opening(self, job: Job) -> list[Json]:
+        """Chunks that come before the first token."""
+        ...
+
+    def chunk(self, job: Job, delta: Delta) -> Json: ...
+
+    def usage_chunk(self, job: Job, tally: Tally) -> Json: ...
+
+    def response(self, job: Job, wholes: Sequence[Whole], tally: Tally) -> Json: ...
+
+
+class ChatShape:
+    """`chat.completion` and `chat.completion.chunk`."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def opening(self, job: Job) -> list[Json]:
+        return [self._chunk(job, choice.index, {"role": "assistant", "content": ""}) for choice in job.choices]
+
+    def chunk(self, job: Job, delta: Delta) -> Json:
+        content = {"content": delta.text} if delta.text or delta.finish_reason is None else {}
+        logprobs = self._logprobs(delta.logprobs) if delta.logprobs else None
+        return self._chunk(job, delta.index, content, logprobs, delta.finish_reason, delta.stop_reason)
+
+    def usage_chunk(self, job: Job, tally: Tally) -> Json:
+        return _head(job, "chat.completion.chunk") | {"choices": [], "usage": tally.usage()}
+
+    def response(self, job: Job, wholes: Sequence[Whole], tally: Tally) -> Json:
+        choices = [
+            {
+                "index": choice.index,
+                "message": {"role": "assistant", "content": whole.text, "refusal": None},
+                "logprobs": None if choice.sampling.logprobs is None else self._logprobs(whole.logprobs),
+                "finish_reason": whole.finish_reason,
+                "stop_reason": whole.stop_reason,
+            }
+            for choice, whole in zip(job.choices, wholes, strict=True)
+        ]
+        return _head(job, "chat.completion") | {"choices": choices, "usage": tally.usage()}
+
+    def _chunk(
+        self,
+        job: Job,
+        index: int,
+        delta: Json,
+        logprobs: Json | None = None,
+        finish_reason: FinishReason | None = None,
+        stop_reason: str | None = None,
+    ) -> Json:
+        choice: Json = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        if stop_reason is not None:
+            choice["stop_reason"] = stop_reason
+        return _head(job, "chat.completion.chunk") | {"choices": [choice]}
+
+    def _logprobs(self, entries: Sequence[TokenLogprobs]) -> Json:
+        return {
+            "content": [
+                self._token(entry.token_id, entry.logprob)
+                | {"top_logprobs": [self._token(token_id, logprob) for token_id, logprob in entry.top]}
+                for entry in entries
+            ]
+        }
+
+    def _token(self, token_id: int, logprob: float) -> Json:
+        return {
+            "token": self._tokenizer.token_text(token_id),
+            "logprob": _finite(logprob),
+            "bytes": list(self._tokenizer.token_bytes(token_id)),
+        }
+
+
+class CompletionShape:
+    """`text_completion`, whole and in pieces. One object serves one request: it counts text offsets."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._offsets: dict[int, int] = {}
+
+    def opening(self, job: Job) -> list[Json]:
+        return [self._chunk(job, choice.index, choice.echo) for choice in job.choices if choice.echo]
+
+    def chunk(self, job: Job, delta: Delta) -> Json:
+        logprobs = self._logprobs(delta.index, delta.logprobs) if delta.logprobs else None
+        return self._chunk(job, delta.index, delta.text, logprobs, delta.finish_reason, delta.stop_reason)
+
+    def usage_chunk(self, job: Job, tally: Tally) -> Json:
+        return _head(job, "text_completion") | {"choices": [], "usage": tally.usage()}
+
+    def response(self, job: Job, wholes: Sequence[Whole], tally: Tally) -> Json:
+        choices = [
+            {
+                "index": choice.index,
+                "text": choice.echo + whole.text,
+                "logprobs": None if choice.sampling.logprobs is None else self._logprobs(choice.index, whole.logprobs),
+                "finish_reason": whole.finish_reason,
+                "stop_reason": whole.stop_reason,
+            }
+            for choice, whole in zip(job.choices, wholes, strict=True)
+        ]
+        return _head(job, "text_completion") | {"choices": choices, "usage": tally.usage()}
+
+    def _chunk(
+        self,
+        job: Job,
+        index: int,
+        text: str,
+        logprobs: Json | None = None,
+        finish_reason: FinishReason | None = None,
+        stop_reason: str | None = None,
+    ) -> Json:
+        choice: Json = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+        if stop_reason is not None:
+            choice["stop_reason"] = stop_reason
+        return _head(job, "text_completion") | {"choices": [choice]}
+
+    def _logprobs(self, index: int, entries: Sequence[TokenLogprobs]) -> Json:
+        texts = [self._tokenizer.token_text(entry.token_id) for entry in entries]
+        offsets = []
+        for text in texts:
+            offsets.append(self._offsets.get(index, 0))
+            self._offsets[index] = offsets[-1] + len(text)
+        return {
+            "tokens": texts,
+            "token_logprobs": [_finite(entry.logprob) for entry in entries],
+            "top_logprobs": [
+                {self._tokenizer.token_text(token_id): _finite(logprob) for token_id, logprob in entry.top}
+                for entry in entries
+            ],
+            "text_offset": offsets,
+        }
+
+
+def _head(job: Job, kind: str) -> Json:
+    return {"id": job.id, "object": kind, "created": job.created, "model": job.model}
+
+
+def _finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else _LOWEST_LOGPROB

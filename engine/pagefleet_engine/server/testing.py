@@ -1,0 +1,220 @@
+"""A scripted engine behind the real HTTP side, for tests of the server: no model, no scheduler, no torch thread.
+
+Tokens come from a script, at the pace of a gate that the test holds. What it counts is what a test wants to see:
+who is running, who was aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from socket import socket
+
+from pagefleet_engine.api import EngineStats, ModelInfo, TokenLogprobs, TokenOutput
+from pagefleet_engine.errors import EngineDead, QueueFull
+from pagefleet_engine.request import FinishReason, SamplingParams
+from pagefleet_engine.server.app import create_app
+from pagefleet_engine.server.http import HttpServer
+from pagefleet_engine.server.limits import Limits
+from pagefleet_engine.server.service import Service
+from pagefleet_engine.testing import ByteTokenizer
+
+Script = Callable[[Sequence[int], SamplingParams], Sequence[int]]
+
+HOST = "127.0.0.1"
+
+
+def say(text: str) -> Script:
+    """A script that answers every prompt with `text`, then ends the sequence."""
+    return lambda _prompt, _params: [*text.encode(), ByteTokenizer.eos_token_ids[0]]
+
+
+def echo_prompt(prompt: Sequence[int], _params: SamplingParams) -> Sequence[int]:
+    """A script that repeats the prompt."""
+    return [*prompt, ByteTokenizer.eos_token_ids[0]]
+
+
+class FakeEngine:
+    """`api.Engine` that plays a script. With a `gate`, each token waits for one release of it."""
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        gate: asyncio.Semaphore | None = None,
+        max_running: int = 64,
+        max_model_len: int = 512,
+    ) -> None:
+        self.tokenizer = ByteTokenizer()
+        self.model_info = ModelInfo(
+            id="fake", max_model_len=max_model_len, vocab_size=260, eos_token_ids=self.tokenizer.eos_token_ids
+        )
+        self.running: set[str] = set()
+        self.prompts: list[tuple[int, ...]] = []
+        self.sampling: list[SamplingParams] = []
+        self.num_aborted = 0
+        self._changed = asyncio.Event()
+        self.figures = EngineStats(
+            running=0,
+            waiting=0,
+            swapped=0,
+            kv_usage=0.0,
+            cpu_kv_usage=0.0,
+            cap=max_running,
+            capacity=max_running,
+            max_model_len=max_model_len,
+            frames={"free": 8, "open": 0, "sealed": 0, "in_transfer": 0},
+        )
+        self.error: str | None = None
+        """When set, every request ends by this error after its first token."""
+        self._script = script
+        self._gate = gate
+        self._max_running = max_running
+        self._closed = asyncio.Event()
+
+    def stats(self) -> EngineStats:
+        return replace(self.figures, running=len(self.running), has_work=bool(self.running) or self.figures.has_work)
+
+    def abort(self, request_id: str) -> None:
+        self.running.discard(request_id)
+
+    async def close(self) -> None:
+        self._closed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Returns once `condition` holds; looked at whenever a request comes, advances or goes."""
+        while not condition():
+            await self._changed.wait()
+
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[TokenOutput, None]:
+        if self._closed.is_set():
+            raise EngineDead("closed")
+        if len(self.running) >= self._max_running:
+            raise QueueFull(f"{len(self.running)} requests wait already", retry_after_s=2.5)
+        self.prompts.append(tuple(prompt_ids))
+        self.sampling.append(params)
+        self.running.add(request_id)
+        finished = False
+        try:
+            self._tell()
+            async for output in self._play(prompt_ids, params):
+                finished = output.finish_reason is not None
+                yield output
+        finally:
+            self.running.discard(request_id)
+            self.num_aborted += not finished
+            self._tell()
+
+    async def _play(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenOutput, None]:
+        for sent, token in enumerate(self._script(prompt_ids, params), start=1):
+            if self._gate is not None:
+                await self._next_turn()
+            if self._closed.is_set():
+                yield self._output(prompt_ids, (), FinishReason.ABORT)
+                return
+            if token in self.tokenizer.eos_token_ids and not params.ignore_eos:
+                yield self._output(prompt_ids, (), FinishReason.STOP)
+                return
+            reason = FinishReason.LENGTH if sent == params.max_tokens else None
+            yield self._output(prompt_ids, (token,), reason, params)
+            if reason is not None:
+                return
+            if self.error is not None:
+                yield replace(self._output(prompt_ids, (), FinishReason.ERROR), error=self.error)
+                return
+        yield self._output(prompt_ids, (), FinishReason.STOP)
+
+    def _output(
+        self,
+        prompt_ids: Sequence[int],
+        token_ids: tuple[int, ...],
+        reason: FinishReason | None,
+        params: SamplingParams | None = None,
+    ) -> TokenOutput:
+        wanted = params.logprobs if params is not None else None
+        logprobs = None if wanted is None else tuple(_logprobs(token, wanted) for token in token_ids)
+        return TokenOutput(
+            token_ids=token_ids,
+            finish_reason=reason,
+            num_prompt_tokens=len(prompt_ids),
+            num_cached_tokens=0,
+            logprobs=logprobs,
+        )
+
+    async def _next_turn(self) -> None:
+        assert self._gate is not None
+        turn = asyncio.ensure_future(self._gate.acquire())
+        closing = asyncio.ensure_future(self._closed.wait())
+        try:
+            await asyncio.wait({turn, closing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            turn.cancel()
+            closing.cancel()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def _logprobs(token: int, wanted: int) -> TokenLogprobs:
+    """Made up, and exact in binary: -0.5 for the chosen one, half as much more for each that follows."""
+    top = tuple(((token + i) % 256, -0.5 * (i + 1)) for i in range(wanted))
+    return TokenLogprobs(token_id=token, logprob=-0.5, top=top)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningServer:
+    """A server that listens on loopback."""
+
+    service: Service
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+
+@asynccontextmanager
+async def running_server(
+    engine: FakeEngine | None, *, limits: Limits | None = None, service: Service | None = None
+) -> AsyncIterator[RunningServer]:
+    """The real application on the real HTTP server over `engine`; None leaves it loading."""
+    service = service or Service(limits=limits or Limits())
+    if engine is not None:
+        service.attach(engine)
+    port = free_port()
+    server = HttpServer(create_app(service), host=HOST, port=port, limits=service.limits)
+    await server.start()
+    try:
+        await until_listening(port)
+        yield RunningServer(service=service, port=port)
+    finally:
+        if engine is not None:
+            await engine.close()
+        await server.stop(timeout_s=5.0)
+        service.text.close()
+
+
+async def until_listening(port: int) -> None:
+    """Returns once somebody accepts connections on `port`."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(HOST, port)
+        except OSError:
+            await asyncio.sleep(0.01)
+        else:
+            writer.close()
+            await writer.wait_closed()
+            return
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

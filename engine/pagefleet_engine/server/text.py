@@ -1,0 +1,56 @@
+"""Tokenising and chat templates, off the event loop: long texts take long and must not hold up anybody's stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from pagefleet_engine.errors import RequestRefused
+from pagefleet_engine.server.errors import invalid, queue_full
+from pagefleet_engine.server.limits import Limits
+
+T = TypeVar("T")
+
+
+class TextWorkers:
+    """A few threads with a bounded queue before them and a time limit on each piece of work."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._pool = ThreadPoolExecutor(limits.tokenizer_threads, thread_name_prefix="text")
+        self._waiting = 0
+
+    async def run(self, work: Callable[[], T], *, param: str) -> T:
+        """Result of `work`. Raises `ApiError` when it refuses, takes too long, or too many wait.
+
+        A thread cannot be stopped: work that took too long runs on to its end, bounded by the size of its input.
+        """
+        if self._waiting >= self._limits.tokenizer_queue:
+            raise queue_full("too many prompts wait to be tokenised: try again", 1.0)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._limits.template_timeout_s):
+                return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        except TimeoutError:
+            message = f"{param}: takes longer than {self._limits.template_timeout_s:g} s to tokenise; shorten it"
+            raise invalid(message, param=param) from None
+        except RequestRefused as refusal:
+            raise invalid(str(refusal), param=refusal.param or param) from None
+        finally:
+            self._waiting -= 1
+
+    def check_length(self, text: str, max_model_len: int, *, param: str) -> None:
+        """Refuse text that cannot fit before spending time on it."""
+        longest = max_model_len * self._limits.chars_per_token
+        if len(text) > longest:
+            message = (
+                f"the maximum context length is {max_model_len} tokens, and {param} has {len(text)} characters: "
+                f"more than {longest} cannot fit; shorten it"
+            )
+            raise invalid(message, param=param, code="context_length_exceeded")
+
+    def close(self) -> None:
+        """End the threads once their present work is done; what waits is dropped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
