@@ -62,12 +62,12 @@ REFUSED = {
     "unknown-flag": (
         {"engine": VALID["spec"]["engine"] | {"extraArgs": ["--max-model-length=4"]}},
         "InvalidEngineArguments",
-        "--max-model-length",
+        "--max-model-length cannot be an extra argument",
     ),
     "owned-flag": (
         {"engine": VALID["spec"]["engine"] | {"extraArgs": ["--port=1"]}},
         "InvalidEngineArguments",
-        "--port",
+        "--port cannot be an extra argument",
     ),
 }
 
