@@ -101,7 +101,8 @@ def accept(raw_spec: Mapping[str, Any] | None, service: str) -> Wanted | Unaccep
     try:
         rendered = render_pod(spec, service)
     except ArgumentError as error:
-        problem = FieldProblem(path="spec.engine", message=str(error))
+        path = "spec.engine.extraArgs" if spec.engine.extra_args else "spec.engine"
+        problem = FieldProblem(path=path, message=str(error))
         return Unacceptable(reason=Reason.INVALID_ENGINE_ARGUMENTS, problems=(problem,))
     return Wanted(spec=spec, rendered=rendered, revision=labels.revision_of(rendered))
 

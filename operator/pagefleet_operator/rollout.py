@@ -13,7 +13,7 @@ module knows numbers and names only; it does not know why a pod is broken, and i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -76,14 +76,17 @@ def next_step(members: Sequence[Member], limits: Limits) -> Step:
     )
 
 
-def victim_order(member: Member) -> tuple[bool, bool, bool, float, str]:
-    """Sort key: not ready, then unscheduled, then old revision, then the youngest."""
-    return (
-        member.health is Health.READY,
-        member.scheduled,
-        member.current,
-        -member.created.timestamp(),
-        member.name,
+def victim_order(members: Iterable[Member]) -> list[Member]:
+    """Not ready first, then unscheduled, then old revision, then the youngest, then the last name."""
+    by_name = sorted(members, key=lambda member: member.name, reverse=True)
+    return sorted(
+        by_name,
+        key=lambda member: (
+            member.health is Health.READY,
+            member.scheduled,
+            member.current,
+            -member.created.timestamp(),
+        ),
     )
 
 
@@ -91,12 +94,12 @@ def surplus(staying: Sequence[Member], limits: Limits) -> list[Member]:
     """The pods that are too many, whatever their revision; the surge is theirs only while old pods are left."""
     has_old = any(not member.current for member in staying)
     ceiling = limits.replicas + (limits.max_surge if has_old else 0)
-    return sorted(staying, key=victim_order)[: max(0, len(staying) - ceiling)]
+    return victim_order(staying)[: max(0, len(staying) - ceiling)]
 
 
 def replaceable(staying: Sequence[Member], limits: Limits) -> list[Member]:
     """The old pods that may leave now."""
-    old = sorted((member for member in staying if not member.current), key=victim_order)
+    old = victim_order(member for member in staying if not member.current)
     broken = [member for member in old if member.health is Health.BROKEN]
     starting = [member for member in old if member.health is Health.STARTING]
     ready = [member for member in old if member.health is Health.READY]
