@@ -18,7 +18,7 @@ from e2e.cluster import lifecycle
 from e2e.cluster.doctor import list_problems
 from e2e.cluster.errors import ClusterError, MissingError, StartError, ToolBuildError
 from e2e.cluster.facts import find_cni_folder, find_program, gather_facts, install_packages
-from e2e.cluster.folders import Folders, user_folders
+from e2e.cluster.folders import Folders, find_hidden_folder, user_folders
 from e2e.cluster.layout import Layout
 from e2e.cluster.modules import CLIENT_MODULES
 from e2e.cluster.readiness import wait_until_usable
@@ -87,6 +87,11 @@ def ensure_client_tools(say: Say = print_line, folders: Folders | None = None) -
 def up(say: Say = print_line, folders: Folders | None = None) -> Cluster:
     """The running, usable cluster; started empty when none runs. Raises `ClusterError` with what to do."""
     folders = folders or user_folders()
+    if hidden := find_hidden_folder(folders):
+        raise ClusterError(
+            f"{hidden} cannot be seen from inside the cluster, which has a /run, /var/lib and /var/log of its own;"
+            " set PAGEFLEET_CACHE and PAGEFLEET_STATE to other folders"
+        )
     layout = layout_of(folders)
     with hold_lock(layout.lock, say):
         if lifecycle.find_running(layout) is None:

@@ -13,6 +13,7 @@ from e2e.cluster.layout import (
     CLUSTER_DOMAIN,
     CONTEXT,
     DNS_SERVICE_ADDRESS,
+    PLUGINS_FOLDER,
     POD_CIDR,
     SANDBOX_IMAGE,
     Layout,
@@ -33,7 +34,7 @@ SYSCTLS = {
 def render_files(layout: Layout, *, cni_folder: Path, runc: Path) -> dict[Path, str]:
     """Every configuration file of a cluster, by path."""
     files = {layout.config / "kube-proxy.json": dump(kube_proxy(layout)), layout.config / "resolv.conf": ""}
-    files |= {layout.config / "sysctl" / name.replace("/", "."): f"{value}\n" for name, value in SYSCTLS.items()}
+    files |= {layout.sysctls / name: f"{value}\n" for name, value in SYSCTLS.items()}
     files[layout.config / "Corefile"] = corefile(layout)
     inside = "https://127.0.0.1:6443"
     for name in ("kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns"):
@@ -112,6 +113,7 @@ def kubelet(layout: Layout, node: Node) -> dict[str, Any]:
         "cgroupRoot": f"/{layout.cgroup(node)}",
         "failCgroupV1": False,
         "failSwapOn": False,
+        "volumePluginDir": PLUGINS_FOLDER,
         "podLogsDir": f"/var/log/pods-{node.name}",
         "imageGCHighThresholdPercent": 100,
         "imageMaximumGCAge": "0s",
@@ -145,11 +147,16 @@ def cni(node: Node) -> dict[str, Any]:
 
 
 def containerd(layout: Layout, node: Node, cni_folder: Path, runc: Path) -> str:
-    """containerd's. Processes keep their out-of-memory score: lowering it needs a right that containers of CI lack."""
+    """containerd's. Out-of-memory scores stay: to lower one needs a right that root in a container may lack.
+
+    The disabled plugin would make a folder on the host.
+    """
+    root, conf_folder = layout.image_store(node), layout.config / f"cni-{node.name}"
     return f"""\
 version = 4
-root = "{layout.image_store(node)}"
+root = {quote(root)}
 state = "{node.containerd_run}"
+disabled_plugins = ["io.containerd.internal.v1.opt"]
 
 [plugins.'io.containerd.server.v1.grpc']
 address = "{node.containerd_socket}"
@@ -164,16 +171,21 @@ sandbox = "{SANDBOX_IMAGE}"
 restrict_oom_score_adj = true
 
 [plugins.'io.containerd.cri.v1.runtime'.cni]
-bin_dirs = ["{cni_folder}"]
-conf_dir = "{layout.config / f"cni-{node.name}"}"
+bin_dirs = [{quote(cni_folder)}]
+conf_dir = {quote(conf_folder)}
 
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-BinaryName = "{runc}"
+BinaryName = {quote(runc)}
 SystemdCgroup = false
 """
+
+
+def quote(path: Path) -> str:
+    """A TOML string; JSON's are."""
+    return json.dumps(str(path))
 
 
 def corefile(layout: Layout) -> str:

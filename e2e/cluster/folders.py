@@ -36,6 +36,12 @@ def find_folders(environ: Mapping[str, str], home: Path) -> Folders:
     return Folders(cache=cache.absolute(), state=state.absolute() / "cluster")
 
 
+def find_hidden_folder(folders: Folders) -> Path | None:
+    """The first folder that the cluster could not see, because it has its own /run, /var/lib and /var/log."""
+    hiding = (Path("/run"), Path("/var/run"), Path("/var/lib"), Path("/var/log"))
+    return next((path for path in (folders.cache, folders.state) if any(map(path.is_relative_to, hiding))), None)
+
+
 def user_folders() -> Folders:
     """Those of this process."""
     return find_folders(os.environ, Path.home())

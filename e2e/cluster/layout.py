@@ -16,6 +16,8 @@ API_PORT = 6443
 FIRST_RELAY_PORT = 16443
 """On the host's loopback; any free port is taken when this one is in use."""
 CONTEXT = "pagefleet-local"
+PLUGINS_FOLDER = "/var/lib/kubelet-plugins"
+"""Volume plugins, of which there are none; the usual place would be a folder of the host."""
 SANDBOX_IMAGE = "localhost/pagefleet/pause:1"
 
 
@@ -41,6 +43,11 @@ class Node:
     @property
     def pod_cidr(self) -> str:
         return f"10.201.{self.number}.0/24"
+
+    @property
+    def kubelet_root(self) -> str:
+        """On the namespaces' own /var/lib, because the paths of its sockets must stay short."""
+        return f"/var/lib/kubelet-{self.number}"
 
     @property
     def containerd_run(self) -> str:
@@ -73,12 +80,32 @@ class Layout:
         return self.fresh / "config"
 
     @property
+    def sysctls(self) -> Path:
+        """Files with the values that processes inside see under /proc/sys."""
+        return self.config / "sysctl"
+
+    @property
     def etcd(self) -> Path:
         return self.fresh / "etcd"
 
     @property
+    def var_lib(self) -> Path:
+        """What is /var/lib inside."""
+        return self.fresh / "var-lib"
+
+    @property
+    def var_log(self) -> Path:
+        """What is /var/log inside."""
+        return self.fresh / "var-log"
+
+    @property
     def logs(self) -> Path:
         return self.state / "logs"
+
+    @property
+    def old_logs(self) -> Path:
+        """Those of the start before."""
+        return self.state / "logs.old"
 
     @property
     def record(self) -> Path:
@@ -93,9 +120,6 @@ class Layout:
     @property
     def kubeconfig(self) -> Path:
         return self.state / "kubeconfig"
-
-    def kubelet_root(self, node: Node) -> Path:
-        return self.fresh / f"kubelet-{node.name}"
 
     def image_store(self, node: Node) -> Path:
         """containerd's root; kept between runs."""

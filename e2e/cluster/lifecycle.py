@@ -62,10 +62,10 @@ def write_layout(layout: Layout, *, cni_folder: Path, runc: Path) -> None:
     layout.state.mkdir(parents=True, exist_ok=True)
     layout.state.chmod(0o700)
     shutil.rmtree(layout.fresh, ignore_errors=True)
-    shutil.rmtree(layout.logs, ignore_errors=True)
-    folders = [layout.logs, layout.etcd, layout.fresh / "var-lib", layout.fresh / "var-log"]
-    folders += [folder(node) for node in layout.nodes for folder in (layout.kubelet_root, layout.image_store)]
-    for folder in folders:
+    shutil.rmtree(layout.old_logs, ignore_errors=True)
+    if layout.logs.is_dir():
+        layout.logs.rename(layout.old_logs)
+    for folder in (layout.logs, layout.etcd, layout.var_lib, layout.var_log, *map(layout.image_store, layout.nodes)):
         folder.mkdir(parents=True, exist_ok=True)
     layout.etcd.chmod(0o700)
     write_pki(layout, datetime.now(UTC))

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from e2e.cluster.config import SYSCTLS
 from e2e.cluster.errors import StartError
@@ -64,8 +65,9 @@ def render_setup(layout: Layout) -> list[str]:
     return [
         "mount -t tmpfs tmpfs /run",
         "mkdir -p /run/netns /run/lock",
-        *(f"mount --bind '{layout.fresh}/var-{name}' /var/{name}" for name in ("lib", "log")),
-        *(f"mount --bind '{layout.config}/sysctl/{n.replace('/', '.')}' /proc/sys/{n}" for n in SYSCTLS),
+        f"mount --bind {quote(str(layout.var_lib))} /var/lib",
+        f"mount --bind {quote(str(layout.var_log))} /var/log",
+        *(f"mount --bind {quote(f'{layout.sysctls}/{name}')} /proc/sys/{name}" for name in SYSCTLS),
         "ip link set lo up",
         *(command for node in layout.nodes for command in render_bridge(node)),
         # The namespace has no default route, and without a route a connection fails before its address is translated.

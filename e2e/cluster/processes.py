@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from e2e.cluster.layout import API_PORT, SERVICE_CIDR, Layout, Node
+from e2e.cluster.layout import API_PORT, PLUGINS_FOLDER, SERVICE_CIDR, Layout, Node
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -95,6 +95,7 @@ def kube_controller_manager(layout: Layout, programs: Path) -> Process:
         f"--root-ca-file={pki}/ca.crt",
         f"--cluster-signing-cert-file={pki}/ca.crt",
         f"--cluster-signing-key-file={pki}/ca.key",
+        f"--flex-volume-plugin-dir={PLUGINS_FOLDER}",
         "--kube-api-qps=300",
         "--kube-api-burst=600",
         "--v=1",
@@ -123,7 +124,7 @@ def kubelet(layout: Layout, node: Node, programs: Path) -> Process:
     flags = (
         f"--config={layout.config}/kubelet-{node.name}.json",
         f"--kubeconfig={layout.config}/kubelet-{node.name}.kubeconfig",
-        f"--root-dir={layout.kubelet_root(node)}",
+        f"--root-dir={node.kubelet_root}",
         f"--node-ip={node.address}",
         f"--hostname-override={node.name}",
     )

@@ -19,7 +19,7 @@ from e2e.cluster.oci import build_sandbox_image
 from e2e.cluster.running import Cluster
 
 Say = Callable[[str], None]
-TIMEOUT_S = 120.0
+TIMEOUT_S = 180.0
 DNS_READY_ADDRESS = ("127.0.0.1", 8181)
 DEFAULT_ACCOUNT_PATH = "/api/v1/namespaces/default/serviceaccounts/default"
 

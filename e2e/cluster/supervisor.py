@@ -108,15 +108,17 @@ async def supervise(layout: Layout, programs: Path, holder: int, port: int, stop
     ending = asyncio.create_task(stop.wait()), asyncio.create_task(wait_for_end(holder))
     tasks = [*keep(list_base_processes(layout, programs)), asyncio.create_task(bound_logs(layout))]
     server = asyncio.create_task(wait_for_server(port))
-    await asyncio.wait((*ending, server), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((*ending, *tasks, server), return_when=asyncio.FIRST_COMPLETED)
     if server.done():
         say("the API server answers")
         tasks += keep(list_client_processes(layout, programs))
-        await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
-    say("stopping" if stop.is_set() else "the holder is gone")
+        await asyncio.wait((*ending, *tasks), return_when=asyncio.FIRST_COMPLETED)
+    say("stopping" if stop.is_set() else "the holder is gone" if ending[1].done() else "failed")
     for task in (*tasks, *ending, server):
         task.cancel()
-    await asyncio.gather(*tasks, *ending, server, return_exceptions=True)
+    for outcome in await asyncio.gather(*tasks, *ending, server, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            raise outcome
 
 
 async def wait_for_end(pid: int) -> None:
