@@ -61,14 +61,13 @@ def decode_tiles(
     if precision is Precision.BF16:
         return split_last(tiles.contiguous().view(torch.bfloat16).float(), form.num_tokens, layout.head_dim)
     if precision in FP8_MAX:
-        x = _fp8_to_float(tiles, precision).mul_(scales[..., None])
-        return _rows(x, part, layout)
+        return _decode_fp8(_rows(tiles, part, layout), scales[..., None, None], precision)
     rows = _rows(tiles, part, layout)
-    codes = (rows if part is Part.KEYS else rows.contiguous())[..., : form.code_rows, :]
+    codes = rows[..., : form.code_rows, :]
     inner = _unpack_scales(tiles, part, layout, form)
     scale = inner[..., 0].unsqueeze(-2 if part is Part.KEYS else -1)
     if precision is Precision.INT8:
-        return codes.view(torch.int8).float().mul_(scale)
+        return codes.view(torch.int8).to(torch.float32, memory_format=torch.contiguous_format).mul_(scale)
     minimum = inner[..., 1].unsqueeze(-2 if part is Part.KEYS else -1)
     return torch.cat((codes & 15, codes >> 4), dim=-2).float().mul_(scale).add_(minimum)
 
@@ -92,15 +91,21 @@ def _encode_fp8(x: torch.Tensor, precision: Precision) -> tuple[torch.Tensor, to
     return codes.view(torch.uint8), scale[..., 0, 0]
 
 
-def _fp8_to_float(codes: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Exact for all 256 codes. torch's own cast is about a fourth as fast on a CPU."""
-    if precision is Precision.FP8_E5M2:  # the upper byte of a half
-        return codes.to(torch.int16).bitwise_left_shift_(8).view(torch.float16).float()
-    # Put exponent and mantissa where bf16 has them; the exponents differ by 120.
-    bits = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(4).bitwise_and_(-0x7810)
-    x = bits.view(torch.bfloat16).float().mul_(2.0**120)
-    nan = (codes & 0x7F) == 0x7F
-    return x.masked_fill_(nan, torch.nan) if bool(nan.any()) else x
+def _decode_fp8(codes: torch.Tensor, scales: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """Exact for all 256 codes, and several times as fast on a CPU as torch's own cast: shift the bits into a half.
+
+    E5M2 is the upper byte of a half. E4M3's exponent is 8 smaller than a half's, and its NaN comes out as 480.
+    """
+    if precision is Precision.FP8_E5M2:
+        bits = codes.to(torch.int16, memory_format=torch.contiguous_format).bitwise_left_shift_(8)
+        return bits.view(torch.float16).float().mul_(scales)
+    signed = codes.view(torch.int8).to(torch.int16, memory_format=torch.contiguous_format)
+    x = signed.bitwise_left_shift_(7).bitwise_and_(-0x4001).view(torch.float16).float()
+    if x.numel():
+        low, high = torch.aminmax(x)
+        if bool(torch.maximum(-low, high) * 2**8 >= 480.0):
+            x.masked_fill_(x.abs() * 2**8 == 480.0, torch.nan)
+    return x.mul_(2**8 * scales)
 
 
 def _encode_int8(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,7 +21,7 @@ def sealed_block(pool: torch.Tensor, layout: FrameLayout, layer: int, table: Fra
     slots = torch.arange(keys.shape[3], device=pool.device)
     positions = table.starts[:, :width, None].masked_fill(~used[..., None], NOWHERE - keys.shape[3]) + slots
     positions = positions.masked_fill(~used[..., None], NOWHERE)
-    return KeyBlock(keys=_flat(keys), values=_flat(values), positions=positions.flatten(1))
+    return KeyBlock(keys=keys.flatten(2, 3), values=values.flatten(2, 3), positions=positions.flatten(1))
 
 
 def open_block(pool: torch.Tensor, layout: FrameLayout, layer: int, table: OpenTable) -> KeyBlock:
@@ -35,7 +35,9 @@ def open_block(pool: torch.Tensor, layout: FrameLayout, layer: int, table: OpenT
     positions = (table.starts[:, None] + slots).masked_fill(~written, NOWHERE)
     hidden = ~written[:, None, :, None]  # the tail may hold anything, NaN included
     return KeyBlock(
-        keys=_flat(keys).masked_fill(hidden, 0.0), values=_flat(values).masked_fill(hidden, 0.0), positions=positions
+        keys=keys.flatten(2, 3).masked_fill(hidden, 0.0),
+        values=values.flatten(2, 3).masked_fill(hidden, 0.0),
+        positions=positions,
     )
 
 
@@ -44,23 +46,22 @@ def sealed_run(pool: torch.Tensor, layout: FrameLayout, layer: int, table: Frame
     count = int(table.counts[sequence])
     keys, values = read_tiles(pool, layout, layer, table.precision, table.frames[sequence, :count])
     slots = torch.arange(keys.shape[2], device=pool.device)
-    return FrameRun(keys=keys, values=values, positions=table.starts[sequence, :count, None] + slots)
+    return FrameRun(
+        keys=keys.transpose(0, 1).contiguous(),
+        values=values.transpose(0, 1).contiguous(),
+        positions=table.starts[sequence, :count, None] + slots,
+    )
 
 
 def _padded(
     pool: torch.Tensor, layout: FrameLayout, layer: int, precision: Precision, frames: torch.Tensor, used: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """[S, W, H, T, D] twice; zeros where a frame is not used, so that its bytes are never read."""
+    """[S, H, W, T, D] twice; zeros where a frame is not used, whose bytes are never read."""
     if bool(used.all()):
-        keys, values = read_tiles(pool, layout, layer, precision, frames.flatten())
-        return keys.view(*frames.shape, *keys.shape[1:]), values.view(*frames.shape, *values.shape[1:])
-    keys, values = read_tiles(pool, layout, layer, precision, frames[used])
-    shape = (*frames.shape, *keys.shape[1:])
-    padded_keys, padded_values = keys.new_zeros(shape), values.new_zeros(shape)
-    padded_keys[used], padded_values[used] = keys, values
-    return padded_keys, padded_values
-
-
-def _flat(tokens: torch.Tensor) -> torch.Tensor:
-    """[S, W, H, T, D] -> [S, H, W * T, D]"""
-    return tokens.transpose(1, 2).flatten(2, 3)
+        return read_tiles(pool, layout, layer, precision, frames)
+    some_frame = frames[used][:1]
+    if some_frame.numel() == 0:
+        some_frame = frames.new_zeros(1)
+    keys, values = read_tiles(pool, layout, layer, precision, torch.where(used, frames, some_frame))
+    unused = ~used[:, None, :, None, None]
+    return keys.masked_fill_(unused, 0.0), values.masked_fill_(unused, 0.0)

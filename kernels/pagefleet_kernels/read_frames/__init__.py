@@ -16,10 +16,13 @@ from pagefleet_kernels.pool import check_layer, check_pool, check_shape, scale_v
 def read_tiles(
     pool: torch.Tensor, layout: FrameLayout, layer: int, precision: Precision, frames: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V of `frames` [n], fp32 [n, H, T, D] each. Unchecked: `read_frames` checks."""
-    index = frames.long()
-    tiles, scales = tile_view(pool, layout)[index, layer], scale_view(pool, layout)[index, layer]
-    keys, values = (decode_tiles(tiles[:, part], scales[:, part], part, precision, layout) for part in Part)
+    """K and V of `frames` [..., n], fp32 [..., H, n, T, D] each. Unchecked: `read_frames` checks."""
+    index = frames.long()[..., None, :]
+    heads = torch.arange(layout.num_kv_heads, device=pool.device)[:, None]
+    tiles, scales = tile_view(pool, layout)[:, layer], scale_view(pool, layout)[:, layer]
+    keys, values = (
+        decode_tiles(tiles[index, part, heads], scales[index, part, heads], part, precision, layout) for part in Part
+    )
     return keys, values
 
 
@@ -37,4 +40,4 @@ def read_frames(
     check_layer(layout, layer)
     check_shape("frames", frames, (-1,))
     keys, values = read_tiles(pool, layout, layer, precision, frames)
-    return keys.transpose(1, 2).to(dtype), values.transpose(1, 2).to(dtype)
+    return keys.permute(1, 2, 0, 3).to(dtype), values.permute(1, 2, 0, 3).to(dtype)
