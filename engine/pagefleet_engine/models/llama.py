@@ -18,7 +18,7 @@ from pagefleet_engine.models.config import ModelConfig
 class AttendStep(Protocol):
     """Attention of one step: stores the new keys and values, and reads everything the queries may see."""
 
-    def __call__(self, layer: int, q_THK: Tensor, k_TGK: Tensor, v_TGK: Tensor) -> Tensor:
+    def __call__(self, layer: int, q_THK: Tensor, k_TGK: Tensor, v_TGK: Tensor, /) -> Tensor:
         """The attention output `[T, H, K]`."""
         ...
 

@@ -33,8 +33,11 @@ class ModelRunner:
 
     def logits(self, batch: Batch) -> Tensor:
         """Logits `[S, V]` in fp32 of the batch's sampled rows; its keys and values are in the pool afterwards."""
-        hidden_TD = self.decoder.hidden(batch.token_ids_T, batch.positions_T, StepAttention(self.cache, batch))
-        return self.decoder.logits(hidden_TD[batch.sample_rows_S])
+        return self.decoder.logits(self.hidden(batch)[batch.sample_rows_S])
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Activations `[T, D]` of every row of the batch, before the final norm."""
+        return self.decoder.hidden(batch.token_ids_T, batch.positions_T, StepAttention(self.cache, batch))
 
     def _move(self, output: ScheduleOutput) -> None:
         """Copies in the order that `scheduling.output` prescribes."""

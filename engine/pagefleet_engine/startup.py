@@ -1,0 +1,152 @@
+"""From the command line to an `EngineCore` that has answered one token: model, pool, scheduler, executor.
+
+Everything that can be wrong with the arguments, the files or the memory is found here, as `StartupError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import dataclass
+
+import torch
+
+from pagefleet_engine.api import ModelInfo, Tokenizer
+from pagefleet_engine.contract.arguments import EngineArguments
+from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.core import EngineCore
+from pagefleet_engine.errors import StartupError
+from pagefleet_engine.contract.kv import GroupSizes
+from pagefleet_engine.models.config import ModelConfig
+from pagefleet_engine.request import FinishReason, Request, SamplingParams
+from pagefleet_engine.runtime.executor import LocalExecutor
+from pagefleet_engine.runtime.host_memory import available_bytes
+from pagefleet_engine.runtime.kv_cache import KvCache, frame_layout
+from pagefleet_engine.runtime.runner import ModelRunner
+from pagefleet_engine.runtime.sampler import Sampler
+from pagefleet_engine.scheduling.config import SchedulerConfig
+from pagefleet_engine.scheduling.scheduler import Scheduler
+from pagefleet_engine.text.gguf_tokenizer import load_gguf_tokenizer
+from pagefleet_engine.weights.loader import load_decoder, open_checkpoint
+from pagefleet_kernels.layout import FrameLayout
+
+log = logging.getLogger(__name__)
+
+_DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltEngine:
+    """An engine that is ready to be driven."""
+
+    core: EngineCore
+    model_info: ModelInfo
+    tokenizer: Tokenizer
+
+
+def build_core(arguments: EngineArguments) -> BuiltEngine:
+    """Load everything and warm up. Blocking; takes seconds. Raises `StartupError`."""
+    began = time.monotonic()
+    checkpoint = open_checkpoint(arguments.model)
+    tokenizer = load_gguf_tokenizer(checkpoint.file)
+    config, dtype = checkpoint.config, _DTYPES[arguments.dtype]
+    max_model_len = resolve_max_model_len(arguments, config)
+    check_precision(arguments, dtype)
+    layout = frame_layout(config, block_size=arguments.block_size, raw_dtype=dtype)
+    device = torch.device("cpu")
+    decoder = load_decoder(checkpoint, dtype=dtype, device=device, num_positions=max_model_len)
+    num_frames = pool_frames(arguments, layout, max_model_len, available_bytes())
+    num_host_frames = int(arguments.swap_space * 2**30) // layout.frame_bytes
+    cache = KvCache(layout, num_frames=num_frames, num_host_frames=num_host_frames, raw_dtype=dtype, device=device)
+    sampler = Sampler(seed=arguments.seed, eos_token_ids=tokenizer.eos_token_ids)
+    core = EngineCore(
+        Scheduler(
+            SchedulerConfig(
+                num_frames=num_frames,
+                num_host_frames=num_host_frames,
+                max_num_seqs=arguments.max_num_seqs,
+                initial_cap=arguments.initial_cap,
+                max_num_batched_tokens=arguments.max_num_batched_tokens,
+                max_model_len=max_model_len,
+                max_num_queued=arguments.max_num_queued_reqs,
+                eos_token_ids=tokenizer.eos_token_ids,
+                enable_prefix_caching=arguments.enable_prefix_caching,
+                model=checkpoint.source,
+                cache_key=os.urandom(32),
+                batch_invariant=arguments.batch_invariant,
+            ),
+            layout,
+        ),
+        LocalExecutor(ModelRunner(decoder, cache, sampler)),
+        vocab_size=config.vocab_size,
+        monotonic_s=time.monotonic,
+    )
+    warm_up(core)
+    log.info(
+        "%s ready after %.1f s: %d frames of %d bytes, context %d tokens",
+        checkpoint.source,
+        time.monotonic() - began,
+        num_frames,
+        layout.frame_bytes,
+        max_model_len,
+    )
+    names = arguments.served_model_name
+    info = ModelInfo(
+        id=names[0] if names else os.path.basename(checkpoint.source),
+        max_model_len=max_model_len,
+        vocab_size=config.vocab_size,
+        eos_token_ids=tokenizer.eos_token_ids,
+    )
+    return BuiltEngine(core=core, model_info=info, tokenizer=tokenizer)
+
+
+def resolve_max_model_len(arguments: EngineArguments, config: ModelConfig) -> int:
+    """The context length: what was asked for, at most what the model was trained for."""
+    wanted = arguments.max_model_len
+    if wanted is not None and wanted > config.context_len:
+        raise StartupError(
+            f"--max-model-len {wanted}: this model was trained for {config.context_len} tokens; use at most that"
+        )
+    return wanted or config.context_len
+
+
+def check_precision(arguments: EngineArguments, dtype: torch.dtype) -> None:
+    """fp32 frames exist for reference numerics and cannot be sealed in another precision."""
+    if dtype is torch.float32 and arguments.kv_cache_dtype is not Precision.BF16:
+        raise StartupError(
+            f"--dtype float32 keeps K and V as they are: leave out --kv-cache-dtype {arguments.kv_cache_dtype}"
+        )
+
+
+def pool_frames(arguments: EngineArguments, layout: FrameLayout, max_model_len: int, free_bytes: int) -> int:
+    """Frames of the pool, from a byte budget or a share of the free memory.
+
+    A share never takes more than every sequence of the capacity could fill. Raises `StartupError`, with the bytes it
+    would take, when one sequence of `max_model_len` does not fit.
+    """
+    sizes = GroupSizes(layout)
+    one = sizes.peak_frames(max_model_len, arguments.kv_cache_dtype)
+    if arguments.kv_cache_memory_bytes is not None:
+        frames = arguments.kv_cache_memory_bytes // layout.frame_bytes
+        origin = f"--kv-cache-memory-bytes {arguments.kv_cache_memory_bytes}"
+    else:
+        frames = int(free_bytes * arguments.gpu_memory_utilization) // layout.frame_bytes
+        frames = min(frames, one * arguments.max_num_seqs)
+        origin = f"--gpu-memory-utilization {arguments.gpu_memory_utilization:g} of {free_bytes} free bytes"
+    if frames < one:
+        raise StartupError(
+            f"{origin} holds {frames} frames, but one sequence of {max_model_len} tokens takes {one}: "
+            f"give {one * layout.frame_bytes} bytes, or lower --max-model-len"
+        )
+    return frames
+
+
+def warm_up(core: EngineCore) -> None:
+    """Answer one token, so that the first client does not pay for what happens once. Raises `StartupError`."""
+    sampling = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+    core.add(Request(request_id="warm-up", prompt_token_ids=[0], sampling=sampling))
+    outputs = [emission.output for emission in core.step()]
+    if [output.finish_reason for output in outputs] != [FinishReason.LENGTH]:
+        error = outputs[0].error if outputs else "no token"
+        raise StartupError(f"the model cannot answer a single token ({error}): the weights are damaged")
