@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from pagefleet_operator.api.base import ApiModel
 
@@ -74,7 +74,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     """The spec breaks a rule. The message names the field and the remedy."""
     NOT_BUILT = "NotBuilt"
-    """The spec sets a field whose behaviour this version does not have. Remove the field or set the named value."""
+    """This version does not have the behaviour. Where a field asks for it, the message says what to set instead."""
     INVALID_ENGINE_ARGUMENTS = "InvalidEngineArguments"
     """The engine would refuse its command line. Correct the named entry of `engine.extraArgs`."""
     ALL_REPLICAS_READY = "AllReplicasReady"
@@ -127,20 +127,8 @@ class Reason(StrEnum):
     """An object that the operator did not make has the name or label of a child. Remove it, or rename one of them."""
     NODE_LOST = "NodeLost"
     """The node of a pod does not answer."""
-    METRICS_READ = "MetricsRead"
-    """The metrics of every serving pod were read."""
-    METRICS_MISSING = "MetricsMissing"
-    """Some serving pod's metrics could not be read."""
-    METRICS_STALE = "MetricsStale"
-    """The newest metrics are too old to act on."""
-    NO_PODS_TO_READ = "NoPodsToRead"
-    """No pod serves, so there are no metrics."""
     PODS_DRAINING = "PodsDraining"
     """Pods finish their requests before they leave."""
-    DRAIN_TIMED_OUT = "DrainTimedOut"
-    """A pod still had requests after `drain.timeout` and was removed."""
-    CONFLICT = "Conflict"
-    """Another autoscaler writes the replicas of this object. Remove it, or remove `spec.autoscaling`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +144,8 @@ class ConditionState:
 
 class Condition(ApiModel):
     """One entry of `status.conditions`, as in metav1.Condition."""
+
+    model_config = ConfigDict(extra="ignore")
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
     """The condition's name."""

@@ -197,12 +197,12 @@ class LLMServiceStatus(StatusModel):
 def parse_status(raw: Mapping[str, Any] | None) -> LLMServiceStatus:
     """The stored status; parts of it that this version cannot read are left out, since it is computed anew anyway."""
     fields = dict(raw or {})
-    while True:
-        try:
-            return LLMServiceStatus.model_validate(fields)
-        except ValidationError as error:
-            for problem in error.errors():
-                fields.pop(str(problem["loc"][0]), None)
+    try:
+        return LLMServiceStatus.model_validate(fields, by_name=False, by_alias=True)
+    except ValidationError as error:
+        unreadable = {problem["loc"][0] for problem in error.errors()}
+        readable = {name: value for name, value in fields.items() if name not in unreadable}
+        return LLMServiceStatus.model_validate(readable, by_name=False, by_alias=True)
 
 
 def render_status(status: LLMServiceStatus) -> dict[str, Any]:

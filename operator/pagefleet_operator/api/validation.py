@@ -42,7 +42,7 @@ _SENTENCES: Final = {
 def validate(spec: Mapping[str, Any] | None) -> LLMServiceSpec | list[FieldProblem]:
     """The typed spec with every default, or at most `MAX_PROBLEMS` problems, at least one."""
     try:
-        return LLMServiceSpec.model_validate({} if spec is None else dict(spec))
+        return LLMServiceSpec.model_validate(dict(spec or {}), by_name=False, by_alias=True)
     except ValidationError as error:
         problems = [problem for details in error.errors() for problem in _problems(details)]
         return problems[:MAX_PROBLEMS]

@@ -54,3 +54,10 @@ def test_every_condition_and_reason_is_documented():
 def test_the_reference_page_has_a_row_for_every_reason():
     page = (ROOT / REFERENCE_PATH).read_text()
     assert [reason for reason in Reason if f"| `{reason}` |" not in page] == []
+
+
+def test_every_reason_is_given_somewhere():
+    # A documented reason that nothing gives would send people looking for it.
+    package = ROOT / "operator" / "pagefleet_operator"
+    code = "".join(path.read_text() for path in package.rglob("*.py") if path.parent.name != "api")
+    assert [name for name in Reason.__members__ if f"Reason.{name}" not in code] == []

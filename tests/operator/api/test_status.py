@@ -53,3 +53,8 @@ def test_no_status_is_an_empty_one(raw):
 def test_parts_that_cannot_be_read_are_left_out():
     raw = {"replicas": 2, "conditions": [{"type": "Ready"}], "pods": "many", "formerly": 1}
     assert parse_status(raw) == LLMServiceStatus(replicas=2)
+
+
+def test_a_condition_with_more_fields_keeps_its_transition_time():
+    (condition,) = parse_status({"conditions": [READY | {"formerly": 1}]}).conditions
+    assert condition.last_transition_time == datetime(2026, 3, 1, 12, tzinfo=UTC)

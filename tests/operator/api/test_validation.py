@@ -59,6 +59,12 @@ def test_shapes_of_any_kind_are_answered(spec):
     assert all(isinstance(problem, FieldProblem) for problem in validate(spec))
 
 
+def test_a_name_in_another_case_is_no_field():
+    spec = VALID["spec"] | {"api_keys": {"secretName": "s"}}
+    expected = "spec.api_keys: is no field of this resource: remove it or correct its spelling"
+    assert [str(problem) for problem in validate(spec)] == [expected]
+
+
 def test_a_whole_number_is_a_quantity():
     spec = VALID["spec"] | {"pod": {"resources": {"limits": {"cpu": 2, "memory": "4Gi"}}}}
     assert validate(spec).pod.resources.limits == {"cpu": "2", "memory": "4Gi"}
