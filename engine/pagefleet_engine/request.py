@@ -166,18 +166,22 @@ class Request:
     """Step of the scheduler in which it arrived; priorities age by it."""
     rank: tuple[int, int] = (0, 0)
     """(priority, arrival): smaller is served earlier among the running and preempted later."""
+    was_admitted: bool = False
     num_cached_prompt_tokens: int = 0
-    """Prompt tokens that the prefix cache held when the request was first admitted."""
+    """Prompt tokens that it shared with others when it was first admitted."""
     max_total_tokens: int = 0
     """Longest prompt plus answer, fixed on arrival."""
     protected_until_step: int = 0
     """Not preempted before this step, because it has just been resumed."""
-    mixed: bool = False
-    """Its KV precision changed on the way, so its structured-output verdict is not compared."""
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
         self.table = FrameTable()
+
+    @property
+    def mixed(self) -> bool:
+        """Its KV precision changed on the way, so its structured-output verdict is not compared."""
+        return self.table.is_mixed
 
     @property
     def num_prompt_tokens(self) -> int:

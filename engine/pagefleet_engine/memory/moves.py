@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pagefleet_engine.contract.precision import Precision
@@ -64,3 +65,14 @@ class GroupWrite(NamedTuple):
     """Tokens of the group that earlier steps wrote."""
     num_new: int
     """Tokens of the group that this step writes."""
+
+
+@dataclass(slots=True)
+class Moves:
+    """What has to be moved before the step at hand computes, as it is being collected."""
+
+    swap_out: dict[int, int] = field(default_factory=dict)
+    """Host slot → frame. A slot that is given up again in the same step is not written."""
+    demote: list[Demote] = field(default_factory=list)
+    swap_in: list[SwapIn] = field(default_factory=list)
+    copy: list[CopyFrame] = field(default_factory=list)

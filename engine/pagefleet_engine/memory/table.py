@@ -74,8 +74,8 @@ class FrameTable:
     runs: list[PrecisionRun] = field(default_factory=list)
     begun_until: int = 0
     """End of the last group that was ever begun: groups before it keep the precision that `runs` says."""
-    root: bytes = b""
-    """Where the request's chain of prefix keys starts: model, adapter and salt. Empty without a prefix cache."""
+    demoted: bool = False
+    """Some of its groups were demoted at some time."""
     keys: list[bytes] = field(default_factory=list)
     """Prefix keys of `sealed`, as long as all of it may be shared; shorter after a demotion."""
     lookup_keys: list[bytes] = field(default_factory=list)
@@ -88,8 +88,8 @@ class FrameTable:
 
     @property
     def is_mixed(self) -> bool:
-        """Its groups are not all of one precision."""
-        return len(self.runs) > 1
+        """Its groups are not, or have not always been, of one precision."""
+        return self.demoted or len(self.runs) > 1
 
     def precision_at(self, start: int, current: Precision) -> Precision:
         """Precision of the group that begins at `start`: as before where it was begun before, else the current one."""
@@ -104,6 +104,16 @@ class FrameTable:
         if not self.runs or self.runs[-1].precision is not precision:
             self.runs.append(PrecisionRun(start, precision))
         self.begun_until = start + length
+
+    def replay_demoted(self, start: int, end: int, precision: Precision) -> None:
+        """Groups from `start` to `end` are kept in another precision now, and a recompute will make them so."""
+        behind = self.precision_at(end, precision)
+        runs = [run for run in self.runs if run.start < start] + [PrecisionRun(start, precision)]
+        if end < self.begun_until:
+            runs += [PrecisionRun(end, behind), *(run for run in self.runs if run.start > end)]
+        changes = zip([None, *(run.precision for run in runs)], runs, strict=False)
+        self.runs = [run for before, run in changes if run.precision is not before]
+        self.demoted = True
 
     def num_groups_begun(self, lengths: Mapping[Precision, int]) -> int:
         """Groups that were ever begun: so many frames they take once they are sealed."""

@@ -30,15 +30,20 @@ class Piece(NamedTuple):
         return self.num_written + self.num_new == self.length
 
 
-def plan_pieces(table: FrameTable, num_new: int, sizes: GroupSizes, current: Precision) -> list[Piece]:
-    """Cut the next `num_new` tokens of a request at group borders."""
+def plan_pieces(
+    table: FrameTable, num_new: int, sizes: GroupSizes, current: Precision, *, skipped: int = 0
+) -> list[Piece]:
+    """Cut the next `num_new` tokens of a request at group borders.
+
+    `skipped` tokens of an empty table are taken as sealed already: what a prefix hit would bring.
+    """
     pieces = []
     if (group := table.open) is not None:
         taken = min(group.length - group.num_tokens, num_new)
         pieces.append(Piece(group.start, group.length, group.precision, group.num_tokens, taken))
         start, num_new = group.start + group.length, num_new - taken
     else:
-        start = table.num_sealed_tokens
+        start = table.num_sealed_tokens + skipped
     while num_new:
         precision = table.precision_at(start, current)
         length = sizes.lengths[precision]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pagefleet_engine.memory.memory import KVMemory
 from pagefleet_engine.request import Request, RequestState
 from pagefleet_engine.scheduling.ranked import RankedList
@@ -18,6 +20,10 @@ class Books:
         )
         self.running = RankedList(lambda request: request.rank)
         self.swapped = RankedList(lambda request: request.rank)
+        self.parked: dict[str, Request] = {}
+        """Ended, but kept for forks."""
+        self.unborn: dict[str, list[Request]] = {}
+        """Forks that wait for the first token of their parent, by its id."""
         self.ended: list[str] = []
         """Released since the last step."""
 
@@ -27,6 +33,20 @@ class Books:
         request.state = RequestState.WAITING
         self.requests[request.request_id] = request
         self.waiting.add(request)
+
+    def wait_for_parent(self, request: Request, parent_id: str) -> None:
+        """A fork whose parent is still computing the prompt that they share."""
+        self.requests[request.request_id] = request
+        self.unborn.setdefault(parent_id, []).append(request)
+
+    def take_unborn(self, parent_id: str) -> list[Request]:
+        """Forks that waited for this parent, which can be served now or never will be; the caller queues them."""
+        return self.unborn.pop(parent_id, [])
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have not started, and preempted ones that have to start again."""
+        return len(self.waiting) + sum(len(children) for children in self.unborn.values())
 
     def run(self, request: Request) -> None:
         self._leave(request)
@@ -38,6 +58,18 @@ class Books:
         request.state = RequestState.SWAPPED
         self.swapped.add(request)
 
+    def park(self, request: Request) -> None:
+        self._leave(request)
+        request.state = RequestState.PARKED
+        self.parked[request.request_id] = request
+
+    def idle_holders(self) -> Iterator[Request]:
+        """Requests that hold frames of the pool without running, newest first."""
+        for place in (self.parked.values(), self.waiting, self.swapped):
+            for request in reversed(list(place)):
+                if next(request.table.held_frames(), None) is not None:
+                    yield request
+
     def release(self, request: Request) -> None:
         """End a request in whatever state it is, and give back everything it holds. Idempotent."""
         if request.state is RequestState.FINISHED:
@@ -47,7 +79,12 @@ class Books:
         request.state = RequestState.FINISHED
         del self.requests[request.request_id]
         self.ended.append(request.request_id)
+        for child in self.take_unborn(request.request_id):
+            self.wait(child)
 
     def _leave(self, request: Request) -> None:
         for place in (self.waiting, self.running, self.swapped):
             place.discard(request)
+        self.parked.pop(request.request_id, None)
+        if request.fork_of in self.unborn and request in self.unborn[request.fork_of]:
+            self.unborn[request.fork_of].remove(request)

@@ -16,12 +16,14 @@ from dataclasses import replace
 from pagefleet_engine.contract.kv import Layout
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.memory import KVMemory
-from pagefleet_engine.request import FinishReason, Request
+from pagefleet_engine.memory.prefix_cache import keyed_digest
+from pagefleet_engine.request import FinishReason, Request, RequestState
 from pagefleet_engine.scheduling.books import Books
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.limits import WaitingQueueFull, check_precision_fits, longest_total
 from pagefleet_engine.scheduling.output import RequestUpdate, ScheduleOutput
 from pagefleet_engine.scheduling.planner import StepPlanner
+from pagefleet_engine.scheduling.pressure import Pressure
 from pagefleet_engine.scheduling.stats import Counters, SchedulerStats
 
 MAX_PRIORITY = 100
@@ -32,7 +34,13 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, layout: Layout) -> None:
         self.config = config
-        self.memory = KVMemory(num_frames=config.num_frames, layout=layout)
+        self.memory = KVMemory(
+            num_frames=config.num_frames,
+            layout=layout,
+            num_slots=config.num_host_frames,
+            digest=keyed_digest(config.cache_key) if config.enable_prefix_caching else None,
+            model=config.model,
+        )
         self._books = Books(self.memory, aging_steps=config.aging_steps)
         self._counters = Counters()
         self._cap = config.initial_cap or config.max_num_seqs
@@ -45,8 +53,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Some request has not ended."""
-        return bool(self._books.requests)
+        """Some request has not ended; parked ones have."""
+        return len(self._books.requests) > len(self._books.parked)
 
     @property
     def requests(self) -> Mapping[str, Request]:
@@ -69,22 +77,31 @@ class Scheduler:
             num_frames=self.config.num_frames,
             sizes=self.memory.sizes,
         )
-        if len(self._books.waiting) >= self.config.max_num_queued:
-            raise WaitingQueueFull(len(self._books.waiting))
+        if self._books.num_waiting >= self.config.max_num_queued:
+            raise WaitingQueueFull(self._books.num_waiting)
         self._arrivals += 1
         request.arrival, request.arrival_step = self._arrivals, self._step
         request.rank = (request.priority, request.arrival)
-        self._books.wait(request)
+        self._queue(request)
 
     def schedule(self) -> ScheduleOutput:
         """Plan the next step. Raises RuntimeError while one is in flight."""
         if self._in_flight is not None:
             raise RuntimeError(f"step {self._in_flight.step} has not been updated yet")
         self._step += 1
+        pressure = Pressure(
+            self._books,
+            self.memory,
+            self._counters,
+            step=self._step,
+            protected_steps=self.config.protected_steps,
+            may_demote=not self.config.batch_invariant,
+        )
         planner = StepPlanner(
             self._books,
             self.memory,
             self._counters,
+            pressure,
             step=self._step,
             token_budget=self._token_budget,
             cap=self._cap,
@@ -115,6 +132,7 @@ class Scheduler:
                 self.fail(request.request_id)
                 updates.append(_update(request, FinishReason.ERROR))
             elif scheduled.samples:
+                self._fork_unborn(request)
                 updates.append(self._append(request, sampled[request.request_id]))
         ending, self._ending = self._ending, {}
         for request_id, reason in ending.items():
@@ -130,14 +148,20 @@ class Scheduler:
         self.finish(request_id, FinishReason.ERROR)
 
     def finish(self, request_id: str, reason: FinishReason) -> None:
-        """End a request from outside, for example because the server found a stop string."""
+        """End a request from outside, for example because the server found a stop string. A parked one is released."""
         request = self._books.requests.get(request_id)
         if request is None:
             return
         if self._in_flight is not None:
             self._ending.setdefault(request_id, reason)
             return
-        self._books.release(request)
+        if reason is FinishReason.ERROR:
+            self.memory.forget(request)
+        may_park = request.keep_frames and reason in (FinishReason.STOP, FinishReason.LENGTH)
+        if may_park and request.state is not RequestState.PARKED:
+            self._books.park(request)
+        else:
+            self._books.release(request)
 
     def set_cap(self, cap: int) -> None:
         """Change how many requests may run at once. Lowering it aborts nobody: the running ones drain down to it."""
@@ -177,21 +201,47 @@ class Scheduler:
         sealed = {group.frame: group.precision for r in books.requests.values() for group in r.table.sealed}
         return SchedulerStats(
             running=len(books.running),
-            waiting=len(books.waiting),
+            waiting=books.num_waiting,
             swapped=len(books.swapped),
-            parked=0,
+            parked=len(books.parked),
             cap=self._cap,
             capacity=self.config.max_num_seqs,
             max_model_len=self._max_model_len,
             usage=pool.num_held / pool.num_frames,
             frames=pool.counts(),
             sealed_frames=Counter(sealed.values()),
+            host_usage=self._host_usage(),
             counters=replace(self._counters),
+            memory=replace(self.memory.counters),
         )
 
     def check_invariants(self) -> None:
         """Raises `FrameError` when the books and the memory disagree."""
         self.memory.check_invariants(self._books.requests.values())
+
+    def _queue(self, request: Request) -> None:
+        """Into the queue, or beside it while the request that it is a fork of still computes the shared prompt."""
+        parent = self._books.requests.get(request.fork_of) if request.fork_of is not None else None
+        if parent is not None and parent is not request and (self._in_flight or not parent.num_output_tokens):
+            self._books.wait_for_parent(request, parent.request_id)
+            return
+        if parent is not None:
+            self._fork(parent, request)
+        self._books.wait(request)
+
+    def _fork_unborn(self, parent: Request) -> None:
+        """The parent has computed its prompt: its forks can share it from now on."""
+        for child in self._books.take_unborn(parent.request_id):
+            self._fork(parent, child)
+            self._books.wait(child)
+
+    def _fork(self, parent: Request, child: Request) -> None:
+        self.memory.fork(parent, child)
+        self._counters.forks += child.num_computed > 0
+
+    def _host_usage(self) -> float:
+        held = sum(1 for request in self._books.swapped for _ in request.table.held_slots())
+        return held / self.config.num_host_frames if self.config.num_host_frames else 0.0
 
     def _append(self, request: Request, tokens: Sequence[int]) -> RequestUpdate:
         new: list[int] = []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.memory.counters import MemoryCounters
 from pagefleet_engine.memory.frame_pool import FrameState
 
 
@@ -15,12 +16,14 @@ class Counters:
 
     preemptions: int = 0
     """Requests that had to leave the pool, by swap or by recompute."""
-    swapped_out_requests: int = 0
-    swapped_in_requests: int = 0
+    swaps: int = 0
+    """Preempted requests whose frames were moved to host memory."""
+    resumes: int = 0
+    """Swapped requests whose frames were brought back."""
     recomputes: int = 0
     """Preempted requests whose KV was dropped because host space was short."""
     resets: int = 0
-    """Idle requests (waiting forks, parked or swapped ones) that lost frames because a running one needed them."""
+    """Requests that did not run (waiting forks, parked or swapped ones) and lost their KV to one that needed it."""
     forks: int = 0
     """Requests that began with frames of another one."""
     prompt_tokens: int = 0
@@ -46,4 +49,7 @@ class SchedulerStats:
     """By state; the sum is the pool."""
     sealed_frames: Mapping[Precision, int]
     """Sealed frames that requests hold, by precision; a shared one counts once."""
-    counters: Counters = field(default_factory=Counters)
+    host_usage: float
+    """Host frames that swapped requests hold, as a share of host memory; cached prefixes do not count."""
+    counters: Counters
+    memory: MemoryCounters

@@ -7,10 +7,11 @@ precision, a race or a wrong order shows as another value, and the token that is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pagefleet_engine.contract.kv import Layout
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.moves import CopyFrame, Demote, GroupWrite
 from pagefleet_engine.scheduling.output import ScheduledRequest, ScheduleOutput
@@ -67,6 +68,37 @@ def seal(raw: Sequence[TokenKV], precision: Precision) -> SealedKV:
     """What sealing a full group makes of it."""
     tokens = tuple(kv.token_id for kv in raw)
     return SealedKV(raw[0].position, tokens, precision, hash((_CODES[precision], tuple(kv.value for kv in raw))))
+
+
+def sample(value: int, seed: int | None, vocab_size: int) -> int:
+    """The token that follows KV with this value."""
+    return hash((value, seed or 0)) % vocab_size
+
+
+def solo_answer(
+    prompt: Sequence[int],
+    num_tokens: int,
+    *,
+    precision_at: Callable[[int], Precision],
+    layout: Layout,
+    seed: int | None = None,
+    vocab_size: int = 1000,
+) -> list[int]:
+    """What a request answers that has a machine for itself: no frames, no chunks, no sharing.
+
+    `precision_at` gives the precision of the group that begins at a position.
+    """
+    known, context, raw = list(prompt), 0, list[TokenKV]()
+    for position in range(len(prompt) + num_tokens - 1):
+        value = hash((known[position], context, tuple(kv.value for kv in raw)))
+        if position == len(known) - 1:
+            known.append(sample(value, seed, vocab_size))
+        raw.append(TokenKV(position, known[position], value))
+        precision = precision_at(raw[0].position)
+        if len(raw) == layout.tokens_per_frame(precision):
+            context = hash((context, seal(raw, precision).value))
+            raw = []
+    return known[len(prompt) :]
 
 
 class KVModel:
@@ -148,7 +180,7 @@ class KVModel:
                 context = hash((context, seal(raw, write.precision).value))
         if at != request.start + len(request.token_ids):
             raise KVModelError(f"{request.request_id} has {len(request.token_ids)} tokens, but writes up to {at}")
-        return value % self._vocab_size if request.samples else None
+        return sample(value, request.sampling.seed, self._vocab_size) if request.samples else None
 
     def _read_context(self, request: ScheduledRequest) -> int:
         at, seen = 0, 0
