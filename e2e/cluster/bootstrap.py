@@ -1,4 +1,4 @@
-"""Objects that the local cluster starts with: the Service of cluster DNS, and what CoreDNS may read. Pure."""
+"""Objects that the local cluster starts with: the Service of cluster DNS. Pure."""
 
 from __future__ import annotations
 
@@ -28,30 +28,5 @@ def list_dns_objects(node: Node) -> list[Mapping[str, Any]]:
             "addressType": "IPv4",
             "ports": ports,
             "endpoints": [{"addresses": [node.address], "conditions": {"ready": True}}],
-        },
-        *list_dns_rights(),
-    ]
-
-
-def list_dns_rights() -> list[Mapping[str, Any]]:
-    """CoreDNS may read what names are made of."""
-    verbs = ["list", "watch"]
-    group = "rbac.authorization.k8s.io"
-    return [
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": "pagefleet-coredns"},
-            "rules": [
-                {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": verbs},
-                {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": verbs},
-            ],
-        },
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": "pagefleet-coredns"},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "pagefleet-coredns"},
-            "subjects": [{"apiGroup": group, "kind": "User", "name": "pagefleet-coredns"}],
         },
     ]

@@ -33,14 +33,16 @@ def wait_until_usable(cluster: Cluster, say: Say) -> None:
         ("the container runtime", "containerd-node1", lambda: is_runtime_there(cluster)),
         ("the nodes", "kubelet-node1", lambda: sorted(cluster.client.list_ready_nodes()) == expected),
         ("service accounts", "kube-controller-manager", lambda: cluster.client.get(DEFAULT_ACCOUNT_PATH) is not None),
+        ("cluster DNS", "coredns", lambda: is_dns_ready(cluster)),
     ]
     for what, log, is_done in steps:
-        wait_for(cluster, what, log, is_done, began)
+        if not is_done():
+            wait_for(cluster, what, log, is_done, began)
+            say(f"[{time.monotonic() - began:4.1f} s] {what}: ready")
+        if log == "kube-apiserver":
+            create_dns_objects(cluster)
         if log == "containerd-node1":
             load_sandbox_image(cluster)
-    create_dns_objects(cluster)
-    wait_for(cluster, "cluster DNS", "coredns", lambda: is_dns_ready(cluster), began)
-    say(f"the cluster is ready after {time.monotonic() - began:.1f} s")
 
 
 def wait_for(cluster: Cluster, what: str, log: str, is_done: Callable[[], bool], began: float) -> None:

@@ -141,7 +141,7 @@ def test_what_runs_inside_dies_with_who_waits_for_it():
 
 
 def test_cluster_dns_is_at_the_address_that_pods_are_given():
-    service, endpoints, *_ = list_dns_objects(Node(number=1))
+    service, endpoints = list_dns_objects(Node(number=1))
     assert service["spec"]["clusterIP"] == "10.202.0.10"
     assert endpoints["endpoints"] == [{"addresses": ["10.201.1.1"], "conditions": {"ready": True}}]
     assert endpoints["metadata"]["labels"] == {"kubernetes.io/service-name": "kube-dns"}

@@ -38,7 +38,7 @@ def read(pki, name):
         ("kube-controller-manager", "system:kube-controller-manager", [], CLIENT),
         ("kube-scheduler", "system:kube-scheduler", [], CLIENT),
         ("kube-proxy", "system:kube-proxy", [], CLIENT),
-        ("coredns", "pagefleet-coredns", [], CLIENT),
+        ("coredns", "pagefleet-coredns", ["system:masters"], CLIENT),
         ("kubelet-node1", "system:node:node1", ["system:nodes"], BOTH),
         ("kubelet-node2", "system:node:node2", ["system:nodes"], BOTH),
     ],
