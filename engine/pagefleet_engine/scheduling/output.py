@@ -1,7 +1,7 @@
 """The one message from the scheduler to the runner, and the one that the scheduler answers with.
 
 The runner carries out a `ScheduleOutput` in this order, each part complete before the next reads or writes the same
-frame: `swap_out`, `demote`, `swap_in`, `copy`, then the computation of `requests`. Nothing follows the computation:
+frame: `demote`, `swap_out`, `swap_in`, `copy`, then the computation of `requests`. Nothing follows the computation:
 what it sealed is sealed, and the scheduler frees what became superfluous.
 
 A query at position p sees every group before p's own in its sealed precision, and its own group in BF16.
@@ -84,8 +84,9 @@ class ScheduleOutput:
 
     step: int
     """Number of the step, from 1."""
-    swap_out: tuple[SwapOut, ...] = ()
     demote: tuple[Demote, ...] = ()
+    swap_out: tuple[SwapOut, ...] = ()
+    """A frame that was demoted in the same step leaves as what it has become."""
     swap_in: tuple[SwapIn, ...] = ()
     copy: tuple[CopyFrame, ...] = ()
     requests: tuple[ScheduledRequest, ...] = ()

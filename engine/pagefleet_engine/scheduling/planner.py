@@ -58,8 +58,8 @@ class StepPlanner:
         ended, self._books.ended = tuple(self._books.ended), []
         return ScheduleOutput(
             step=self._step,
-            swap_out=tuple(SwapOut(frame, slot) for slot, frame in moves.swap_out.items()),
             demote=tuple(moves.demote),
+            swap_out=tuple(SwapOut(frame, slot) for slot, frame in moves.swap_out.items()),
             swap_in=tuple(moves.swap_in),
             copy=tuple(moves.copy),
             requests=tuple(self._planned),

@@ -119,12 +119,12 @@ class KVModel:
         }
 
     def _move(self, output: ScheduleOutput) -> None:
+        for demotion in output.demote:
+            self._demote(demotion)
         _check_distinct("host slots written", [move.slot for move in output.swap_out])
         for out in output.swap_out:
             content = self.frames[out.frame]
             self.slots[out.slot] = list(content) if isinstance(content, list) else content
-        for demotion in output.demote:
-            self._demote(demotion)
         _check_distinct("frames filled", [move.frame for move in output.swap_in])
         for back in output.swap_in:
             content = self.slots[back.slot]

@@ -7,6 +7,7 @@ answer must equal the one that the request would have got alone. `make soak-sche
 import os
 import random
 from collections import Counter
+from dataclasses import asdict
 
 import pytest
 
@@ -20,7 +21,7 @@ from pagefleet_engine.scheduling.testing import KVModel, TinyLayout, solo_answer
 
 STEPS = int(os.environ.get("PAGEFLEET_SOAK_STEPS", "1500"))
 LAYOUT = TinyLayout()
-VOCAB = 50
+VOCAB = 100
 EOS = 0
 
 
@@ -29,7 +30,7 @@ class Simulation:
 
     def __init__(self, seed, **changes):
         values = {
-            "num_frames": 40,
+            "num_frames": 31,
             "num_host_frames": 24,
             "max_num_seqs": 10,
             "max_num_batched_tokens": 40,
@@ -55,7 +56,6 @@ class Simulation:
         self.parked = []
         self.happened = Counter()
         self.num_requests = 0
-        self.longest_life = 0
 
     def tokens(self, count):
         return [self.random.randrange(1, VOCAB) for _ in range(count)]
@@ -102,18 +102,18 @@ class Simulation:
 
     def prompt(self):
         kind = self.random.random()
-        if kind < 0.5:
+        if kind < 0.35:
             return self.random.choice(self.prefixes) + self.tokens(self.random.randint(1, 10))
-        if kind < 0.7 and self.conversations:
+        if kind < 0.5 and self.conversations:
             return self.random.choice(self.conversations[-8:])[:80] + self.tokens(self.random.randint(1, 6))
-        return self.tokens(self.random.randint(1, 60))
+        return self.tokens(self.random.choice((1, 2, 3, 5, 8, 60)))
 
     def request(self, prompt, like=None, seed=0, **changes):
         self.num_requests += 1
         return Request(
             request_id=f"r{self.num_requests}",
             prompt_token_ids=prompt,
-            sampling=SamplingParams(max_tokens=self.random.randint(1, 30), seed=seed),
+            sampling=SamplingParams(max_tokens=self.random.choice((1, 20, 40, 60)), seed=seed),
             precision=like.precision if like else self.random.choice(list(Precision)),
             cache_salt=like.cache_salt if like else self.random.choice(("", "", "other tenant")),
             priority=self.random.choice((0, 0, 0, 1, -1)),
@@ -226,20 +226,30 @@ class Simulation:
                 self.model.frames[frame] = None
 
 
+POOL_EVENTS = {"swaps", "resumes", "forks", "copied", "demoted", "evicted", "prefix_hit_tokens"}
+HOST_EVENTS = {"evicted_to_host", "evicted_from_host", "prefetched", "prefix_host_hit_tokens"}
+
+# Name → changes of the configuration, and what has to happen in such a run for it to prove anything.
 CONFIGS = {
-    "all at once": {},
-    "little host memory": {"num_host_frames": 3},
-    "no host memory": {"num_host_frames": 0},
-    "no prefix cache": {"enable_prefix_caching": False},
-    "demotion off": {"batch_invariant": True},
-    "one long request fills the pool": {"num_frames": 31, "max_num_seqs": 6, "protected_steps": 2},
+    "all at once": ({}, POOL_EVENTS | HOST_EVENTS),
+    "little host memory": ({"num_host_frames": 3}, POOL_EVENTS | HOST_EVENTS | {"recomputes"}),
+    "no host memory": ({"num_host_frames": 0}, POOL_EVENTS - {"swaps", "resumes"} | {"recomputes"}),
+    "no prefix cache": ({"enable_prefix_caching": False}, POOL_EVENTS - {"evicted", "prefix_hit_tokens"}),
+    "demotion off": ({"batch_invariant": True}, POOL_EVENTS - {"demoted"} | HOST_EVENTS),
+    "resumed requests are hardly protected": ({"protected_steps": 1}, POOL_EVENTS | HOST_EVENTS),
 }
+SEEDS = list(enumerate(CONFIGS, start=1))
 
 
-@pytest.mark.parametrize(("seed", "name"), list(enumerate(CONFIGS, start=1)), ids=CONFIGS.keys())
+@pytest.mark.parametrize(("seed", "name"), SEEDS, ids=CONFIGS.keys())
 def test_random_histories(seed, name):
+    changes, events = CONFIGS[name]
     print(f"seed {seed}, {STEPS} steps, {name}")
-    simulation = Simulation(seed, **CONFIGS[name])
+    simulation = Simulation(seed, **changes)
     simulation.run(STEPS)
     stats = simulation.scheduler.stats()
     print(stats.counters, stats.memory, sorted(simulation.happened.items()), sep="\n")
+    counted = asdict(stats.counters) | asdict(stats.memory)
+    least = 20 if STEPS >= 20_000 else 1
+    assert {event for event in events if counted[event] < least} == set()
+    assert simulation.happened["answers"] >= 20
