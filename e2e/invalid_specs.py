@@ -7,6 +7,7 @@ stored under an older schema.
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -42,6 +43,19 @@ class Case:
         for path, value in self.spec.items():
             _set(result["spec"], path.split("."), value)
         return result
+
+
+def random_specs(count: int, seed: int) -> list[dict[str, Any]]:
+    """Specs with one to three fields set to values on both sides of their bounds; each is either valid or not."""
+    chance = random.Random(seed)
+    return [
+        Case(spec=dict(chance.sample(_choices(chance), chance.randint(1, 3))), line="", problem=None).manifest()["spec"]
+        for _ in range(count)
+    ]
+
+
+def _choices(chance: random.Random) -> list[tuple[str, Any]]:
+    return [(path, chance.choice(values)) for path, values in EDGES.items()]
 
 
 def _set(target: dict[str, Any], path: list[str], value: Any) -> None:
@@ -283,3 +297,55 @@ CASES: Final[dict[str, Case]] = {
         problem="spec.engine.maxModelLength: is no field of this resource: remove it or correct its spelling",
     ),
 }
+
+EDGES: Final[dict[str, list[Any]]] = {
+    "model.uri": [
+        "file:///a",
+        "file:///a/",
+        "file:///",
+        "file:///..",
+        "pvc://c",
+        "pvc://C",
+        "hf://a/b",
+        "hf://a",
+        "oci://r:1/a",
+    ],
+    "model.name": ["a", "a/b:c", "", "-a", "a" * 128, "a" * 129, "ü", "a\n"],
+    "engine.image": ["a", "a:1", "a:1:2", "r.example:5000/a", "a@sha256:" + "0" * 64, "a@sha256:0", "A b"],
+    "engine.maxNumSeqs.max": [0, 1, 2, 4096, 4097],
+    "engine.maxNumSeqs.min": [0, 1, 2, 3, 4096],
+    "engine.maxNumSeqs.initial": [0, 1, 2, 32, 33],
+    "engine.kvCache.precision": ["bf16", "fp8_e4m3", "int4", "BF16"],
+    "engine.kvCache.memoryUtilization": ["0.05", "0.049", "0.99", "0.991", "1", ".5", "0.9 ", "0.5\n", "5e-1"],
+    "engine.kvCache.size": ["1Mi", "1048575", 1048576, "1023Ki", "1.5Gi", "1e6", "2e6", "-1Gi", "1m", "Gi", "4GB", 0],
+    "engine.kvCache.swapSpace": ["0", 0, "1n", "1u", "4Gi", "-0", "-1", "+1", ".5Gi", "1.Gi", "1E3", "1E", "2e-3", "x"],
+    "engine.maxModelLen": [15, 16, 10_000_000, 10_000_001],
+    "engine.extraArgs": [[], ["--seed=1"], [""], ["x" * 1024], ["x" * 1025]],
+    "replicas": [0, 1, 256, 257, -1],
+    "autoscaling": [{"maxReplicas": 1}, {"maxReplicas": 0}, {"minReplicas": 2, "maxReplicas": 1}, {}],
+    "tuning": [{"mode": "Auto"}, {"mode": "auto"}, {"maxModelLen": {"min": 16}}, {"maxModelLen": {"min": 32}}],
+    "routes": [
+        [],
+        [_ROUTE],
+        [_ROUTE, _ROUTE],
+        [_ROUTE | {"model": "tiny"}],
+        [_ROUTE | {"name": "Default"}],
+        [_ROUTE | {"kvPrecision": {"fallback": "fp8_e4m3"}}],
+        [_ROUTE | {"structured": "Validate", "kvPrecision": {"policy": "Auto", "controlShare": "0.5"}}],
+        [_ROUTE | {"structured": "Validate", "kvPrecision": {"controlShare": "0.51"}}],
+        [_ROUTE | {"kvPrecision": {"returnAfter": "59s"}}],
+    ],
+    "drain.timeout": ["0s", "24h", "24h1s", "1440m", "1441m", "", "1m30s", "30s1m", "1.5h", "5", "5ms", "5m\n"],
+    "rollout.maxSurge": [0, 1, 256, 257],
+    "rollout.maxUnavailable": [0, 1, 256, 257],
+    "pod.resources": [
+        {"limits": {"cpu": "500m", "x.example/gpu": 1}},
+        {"limits": {"cpu": "a"}},
+        {"requests": {"cpu": "-1"}},
+    ],
+    "pod.env": [[{"name": "A"}], [{"name": "A"}, {"name": "A"}], [{"name": "1A"}], [{"name": "A", "valueFrom": {}}]],
+    "pod.volumes": [[{"name": "v", "emptyDir": {}}], [{"name": "v"}], [{"name": "v", "emptyDir": {"sizeLimit": "-1"}}]],
+    "pod.nodeSelector": [{"a": ""}, {"a": "b c"}, {"a": "b" * 63}, {"a": "b" * 64}],
+    "pod.tolerations": [[{"operator": "Exists"}], [{}], [{"key": "a", "value": "-"}]],
+}
+"""Values around the bounds, by dotted path below spec."""

@@ -8,8 +8,10 @@ import json
 import pytest
 
 from e2e.eventually import eventually
-from e2e.invalid_specs import CASES, VALID
+from e2e.invalid_specs import CASES, VALID, random_specs
 from e2e.watch import condition
+from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
+from pagefleet_operator.api.validation import validate
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("operator")]
 
@@ -30,6 +32,16 @@ def test_the_api_server_refuses_it_with_a_sentence(kubectl, case):
 
 def test_the_base_of_the_table_is_accepted(kubectl):
     kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(VALID))
+
+
+def test_the_operator_refuses_what_the_api_server_refuses(kubectl):
+    specs = {f"random-{number}": spec for number, spec in enumerate(random_specs(300, seed=7))}
+    documents = (json.dumps(VALID | {"metadata": {"name": name}, "spec": spec}) for name, spec in specs.items())
+    words = ("create", "--dry-run=server", "-o", "name", "-f", "-")
+    found = kubectl(*words, stdin="\n---\n".join(documents), check=False)
+    accepted = {line.removeprefix("llmservice.pagefleet.io/") for line in found.stdout.splitlines()}
+    assert accepted == {name for name, spec in specs.items() if isinstance(validate(spec), LLMServiceSpec)}
+    assert 50 < len(accepted) < 250
 
 
 def service(name, **changes):

@@ -10,10 +10,12 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
-_QUANTITY: Final = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e[0-9]{1,2})?$")
-_DURATION: Final = re.compile(r"^(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?(?:([0-9]{1,6})ms)?$")
-_SHARE: Final = re.compile(r"^[01](?:\.[0-9]{1,6})?$")
-_DECIMAL: Final = {"m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_QUANTITY: Final = re.compile(
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?"
+)
+_DURATION: Final = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?(?:([0-9]{1,6})ms)?")
+_SHARE: Final = re.compile(r"[01](?:\.[0-9]{1,6})?")
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
@@ -25,7 +27,7 @@ def parse_quantity(text: str) -> Decimal:
     number, suffix = Decimal(match[1]), match[2] or ""
     if suffix in _BINARY:
         return number * Decimal(2) ** _BINARY[suffix]
-    exponent = int(suffix[1:]) if suffix.startswith("e") else _DECIMAL.get(suffix, 0)
+    exponent = int(suffix[1:]) if suffix[1:] else _DECIMAL.get(suffix, 0)
     return number * Decimal(10) ** exponent
 
 

@@ -21,6 +21,11 @@ QUANTITIES = {
     "4k": Decimal(4000),
     "1G": Decimal(10**9),
     "2e3": Decimal(2000),
+    "2E-3": Decimal("0.002"),
+    "3E": Decimal(3 * 10**18),
+    "1n": Decimal("1e-9"),
+    "-1": Decimal(-1),
+    ".5Ki": Decimal(512),
 }
 
 
@@ -29,7 +34,7 @@ def test_quantities(text, expected):
     assert parse_quantity(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "-1", "4GB", "1 Gi", "Gi", "1e", "NaN", "1\n"])
+@pytest.mark.parametrize("text", ["", "4GB", "1 Gi", "Gi", "1e", "NaN", "--1", "1\n"])
 def test_no_quantities(text):
     with pytest.raises(ValueError, match=r"is no quantity: write for example 500m, 2, 512Mi or 4Gi"):
         parse_quantity(text)
