@@ -110,7 +110,8 @@ class ApiServer:
         self._on_answer()
         if 200 <= response.status < 300:
             return _parsed(text)
-        self._metrics.api_errors.labels(method=method, status=str(response.status)).inc()
+        if (method, response.status) != ("GET", 404):  # that is an answer: there is none
+            self._metrics.api_errors.labels(method=method, status=str(response.status)).inc()
         raise _refusal(response.status, text)
 
 

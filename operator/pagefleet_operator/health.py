@@ -53,19 +53,24 @@ class Health:
 
 async def serve_health(health: Health, registry: CollectorRegistry, port: int) -> web.AppRunner:
     """Start the server; `cleanup()` of the result stops it. Raises `OSError` when the port is taken."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return _answer(health.why_not_alive())
+
+    async def readyz(_: web.Request) -> web.Response:
+        return _answer(health.why_not_ready())
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
     application = web.Application()
-    application.router.add_get("/healthz", lambda _: _answer(health.why_not_alive()))
-    application.router.add_get("/readyz", lambda _: _answer(health.why_not_ready()))
-    application.router.add_get("/metrics", lambda _: _metrics(registry))
+    for handler in (healthz, readyz, metrics):
+        application.router.add_get(f"/{handler.__name__}", handler)
     runner = web.AppRunner(application, access_log=None, handle_signals=False)
     await runner.setup()
     await web.TCPSite(runner, host=None, port=port).start()
     return runner
 
 
-async def _answer(trouble: str | None) -> web.Response:
+def _answer(trouble: str | None) -> web.Response:
     return web.Response(text=f"{trouble or 'ok'}\n", status=200 if trouble is None else 503)
-
-
-async def _metrics(registry: CollectorRegistry) -> web.Response:
-    return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
