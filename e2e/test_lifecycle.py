@@ -121,7 +121,9 @@ def versions(kube, namespace):
 def reconciles(kube):
     path = f"/api/v1/namespaces/{demo.SYSTEM_NAMESPACE}/services/http:pagefleet-operator:health/proxy/metrics"
     text = kube.kubectl("get", "--raw", path).stdout
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("pagefleet_reconciles_total"))
+    return sum(
+        float(line.split()[-1]) for line in text.splitlines() if line.startswith("pagefleet_operator_reconciles_total")
+    )
 
 
 def test_kubectl_diff_is_empty(kube, service, manifest):
