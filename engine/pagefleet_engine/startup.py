@@ -14,10 +14,10 @@ import torch
 
 from pagefleet_engine.api import ModelInfo, Tokenizer
 from pagefleet_engine.contract.arguments import EngineArguments
+from pagefleet_engine.contract.kv import GroupSizes
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.core import EngineCore
 from pagefleet_engine.errors import StartupError
-from pagefleet_engine.contract.kv import GroupSizes
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.request import FinishReason, Request, SamplingParams
 from pagefleet_engine.runtime.executor import LocalExecutor
