@@ -50,6 +50,7 @@ def start(layout: Layout, tools: Tools, *, cni_folder: Path, runc: Path) -> Reco
     while time.monotonic() < deadline:
         if record := find_running(layout):
             write_kubeconfig(layout, record.api_port)
+            supervisor.returncode = 0  # it is to outlive this process, which must not complain about that
             return record
         if supervisor.poll() is not None:
             break

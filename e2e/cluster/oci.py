@@ -1,4 +1,4 @@
-"""Write the sandbox image, and read what an image archive is. Archives are OCI layouts in a tar file."""
+"""Write images of a single program, and read what an image archive is. Archives are OCI layouts in a tar file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OCI = "application/vnd.oci.image"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def build_sandbox_image(program: bytes, ref: str, machine: str) -> bytes:
-    """An archive with one static program as its entry point. The same bytes for the same arguments."""
-    layer = write_tar({"pause": (program, 0o755)})
+def build_image(name: str, program: bytes, ref: str, machine: str) -> bytes:
+    """An archive with one static program as its entry point, run by nobody. Equal arguments give equal bytes."""
+    layer = write_tar({name: (program, 0o755)})
     config = encode(
         {
             "architecture": ARCHITECTURES.get(machine, machine),
             "os": "linux",
-            "config": {"Entrypoint": ["/pause"], "User": "65535:65535"},
+            "config": {"Entrypoint": [f"/{name}"], "User": "65535:65535"},
             "rootfs": {"type": "layers", "diff_ids": [digest_of(layer)]},
         }
     )

@@ -15,7 +15,7 @@ from e2e.cluster.bootstrap import DNS_SERVICE_PATH, list_dns_objects
 from e2e.cluster.errors import StartError
 from e2e.cluster.layout import SANDBOX_IMAGE
 from e2e.cluster.logs import read_tail
-from e2e.cluster.oci import build_sandbox_image
+from e2e.cluster.oci import build_image
 from e2e.cluster.running import Cluster
 
 Say = Callable[[str], None]
@@ -82,7 +82,7 @@ def load_sandbox_image(cluster: Cluster) -> None:
     program = (cluster.programs / "pause").read_bytes()
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder) / "pause.tar"
-        archive.write_bytes(build_sandbox_image(program, SANDBOX_IMAGE, platform.machine()))
+        archive.write_bytes(build_image("pause", program, SANDBOX_IMAGE, platform.machine()))
         cluster.load_image(archive, SANDBOX_IMAGE)
 
 

@@ -75,17 +75,20 @@ class Cluster:
         self.ctr(node, "images", "label", ref, label)
         return True
 
-    def kill_container(self, pod_uid: str, container: str, *, signal: str = "SIGKILL") -> None:
+    def kill_container(self, pod_uid: str, container: str, *, signal: str = "KILL") -> None:
         """Send a signal to the first process of a pod's running container. Raises `ClusterError` when none runs."""
+        self.exec_inside(("sh", "-c", f"kill -s {signal} {self.find_container_pid(pod_uid, container)}"))
+
+    def find_container_pid(self, pod_uid: str, container: str) -> int:
+        """The first process of a running container, as it is numbered inside. Raises `ClusterError` when none runs."""
         labels = {"io.kubernetes.pod.uid": pod_uid, "io.kubernetes.container.name": container}
         wanted = ",".join(f'labels."{name}"=={value}' for name, value in labels.items())
         for node in self.layout.nodes:
             known = self.ctr(node, "containers", "ls", "--quiet", wanted).stdout.split()
             rows = [line.split() for line in self.ctr(node, "tasks", "ls").stdout.splitlines()]
-            running = [row[0] for row in rows if row[0] in known and row[-1] == "RUNNING"]
+            running = [int(row[1]) for row in rows if row[0] in known and row[-1] == "RUNNING"]
             if running:
-                self.ctr(node, "tasks", "kill", "--signal", signal, running[0])
-                return
+                return running[0]
         raise ClusterError(f"no container {container} of pod {pod_uid} runs")
 
     def ctr(

@@ -16,7 +16,7 @@ from e2e.cluster.folders import Folders, find_folders, find_hidden_folder
 from e2e.cluster.golang import Go
 from e2e.cluster.logs import open_log, read_tail, trim_logs
 from e2e.cluster.modules import Module
-from e2e.cluster.oci import build_sandbox_image, parse_index, read_archive
+from e2e.cluster.oci import build_image, parse_index, read_archive
 from e2e.cluster.tools import build, hold_lock, link_programs, verify
 
 
@@ -82,8 +82,8 @@ def test_the_end_of_a_log(tmp_path):
 
 
 def test_the_sandbox_image_is_the_same_every_time_and_whole(tmp_path):
-    archive = build_sandbox_image(b"program", "localhost/pause:1", "x86_64")
-    assert archive == build_sandbox_image(b"program", "localhost/pause:1", "x86_64")
+    archive = build_image("pause", b"program", "localhost/pause:1", "x86_64")
+    assert archive == build_image("pause", b"program", "localhost/pause:1", "x86_64")
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         blobs = {entry.name: tar.extractfile(entry).read() for entry in tar}
     for name, blob in blobs.items():
