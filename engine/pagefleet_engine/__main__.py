@@ -29,16 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(version("pagefleet"))
         return 0
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        ending = asyncio.run(_run(parse(words)))
-    except (ArgumentError, StartupError) as error:
-        return give_up(str(error), os.environ)
-    log.info("%s", ending.reason)
-    if ending.exit_code:
-        _leave_message(ending.reason, os.environ)
-    if not ending.clean:
-        logging.shutdown()
-        os._exit(ending.exit_code)
+    with asyncio.Runner() as runner:
+        try:
+            ending = runner.run(_run(parse(words)))
+        except (ArgumentError, StartupError) as error:
+            return give_up(str(error), os.environ)
+        log.info("%s", ending.reason)
+        if ending.exit_code:
+            _leave_message(ending.reason, os.environ)
+        if not ending.clean:  # some thread would hold up, or not survive, an orderly end of the interpreter
+            logging.shutdown()
+            os._exit(ending.exit_code)
     return ending.exit_code
 
 

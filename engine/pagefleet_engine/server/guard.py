@@ -76,7 +76,7 @@ class Guard:
             raise invalid(message, status=431, code="headers_too_large")
         if len(scope["path"]) + len(scope["query_string"]) > self._limits.target_bytes:
             raise invalid(f"the path is longer than {self._limits.target_bytes} bytes", status=414, code="uri_too_long")
-        if scope["http_version"] == "1.1" and not any(name == b"host" for name, _ in headers):
+        if scope["http_version"] == "1.1" and not any(name == b"host" and value for name, value in headers):
             raise invalid("the Host header is missing", code="no_host")
 
     def _closes(self, scope: Scope) -> bool:

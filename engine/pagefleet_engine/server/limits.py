@@ -56,4 +56,4 @@ class Limits:
 
     def lines(self) -> list[str]:
         """`name=value` for each bound, for the start-up log."""
-        return [f"{name}={value:g}" for name, value in asdict(self).items()]
+        return [f"{name}={value}" for name, value in asdict(self).items()]

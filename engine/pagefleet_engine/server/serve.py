@@ -33,7 +33,7 @@ class Ending:
     reason: str
     exit_code: int
     clean: bool = True
-    """Every thread of the HTTP server has ended; else the interpreter must not be torn down around them."""
+    """No thread is left that loads a model or serves a connection; else the interpreter must not be torn down."""
 
 
 async def serve(arguments: EngineArguments, *, load: Load, limits: Limits, signals: StopSignals) -> Ending:
@@ -44,14 +44,13 @@ async def serve(arguments: EngineArguments, *, load: Load, limits: Limits, signa
     server = HttpServer(create_app(service), host=arguments.host, port=arguments.port, limits=limits)
     listening = await server.start()
     log.info("listening on %s:%d, loading %s", arguments.host, arguments.port, arguments.model)
-    clean = False
     try:
         ending = await _load_and_run(service, arguments, load, signals, listening)
     finally:
         await _settle(service)
-        clean = await server.stop(timeout_s=_CUT_TIMEOUT_S)
+        stopped = await server.stop(timeout_s=_CUT_TIMEOUT_S)
         service.text.close()
-    return replace(ending, clean=clean)
+    return replace(ending, clean=ending.clean and stopped)
 
 
 async def _load_and_run(
@@ -59,7 +58,7 @@ async def _load_and_run(
 ) -> Ending:
     engine = await _load_unless_stopped(arguments, load, signals)
     if engine is None:
-        return Ending(reason="told to stop while loading", exit_code=0)
+        return Ending(reason="told to stop while loading", exit_code=0, clean=False)
     service.attach(engine)
     log.info("ready: %s", _summary(service))
     try:
