@@ -51,6 +51,9 @@ class EngineArguments:
     dtype: str = _flag("auto", "weights and activations: auto, bfloat16 or float32")
     seed: int = _flag(0, "seed of requests that bring none", low=0, high=2**63 - 1)
     max_num_queued_reqs: int = _flag(1024, "waiting requests beyond which new ones get 429", low=1, high=1_000_000)
+    api_key_file: str | None = _flag(
+        None, "a file with one API key a line, or a folder of such files; re-read on change"
+    )
     drain_timeout: float = _flag(300.0, "seconds that running requests have to finish in after SIGTERM", low=0.0)
     drain_grace: float = _flag(10.0, "seconds in which a draining engine still accepts late arrivals", low=0.0)
 

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from pagefleet_engine.contract.paths import HEALTH, METRICS, READY
 from pagefleet_engine.server import endpoints
+from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.body import ClientGone
 from pagefleet_engine.server.errors import ApiError, internal, invalid
 from pagefleet_engine.server.guard import Guard
@@ -26,8 +27,8 @@ _VERSION = installed_version("pagefleet")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def create_app(service: Service) -> ASGIApp:
-    """The whole application for one service."""
+def create_app(service: Service, *, api_keys: ApiKeys | None = None) -> ASGIApp:
+    """The whole application for one service; with `api_keys`, only for those who bring one."""
     app = FastAPI(title="PageFleet engine", version=_VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(ApiError, _answer_api_error)
@@ -48,6 +49,7 @@ def create_app(service: Service) -> ASGIApp:
         lifecycle=service.lifecycle,
         monotonic=service.monotonic,
         count_refused=service.metrics.count_refused,
+        api_keys=api_keys,
     )
 
 

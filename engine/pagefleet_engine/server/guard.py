@@ -14,6 +14,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pagefleet_engine.contract.paths import HEALTH, METRICS, READY
+from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.body import ClientGone
 from pagefleet_engine.server.errors import ApiError, ApiErrorBody, internal, invalid
 from pagefleet_engine.server.lifecycle import Lifecycle
@@ -22,11 +23,11 @@ from pagefleet_engine.server.limits import Limits
 log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({HEALTH, READY, METRICS})
-"""Served in every phase and to everybody."""
+"""Served in every phase and to everybody. Every other path, known or not, needs a key where there are keys."""
 
 
 class Guard:
-    """Wraps the application. `count_refused` is told the status of every error answer."""
+    """Wraps the application. `count_refused` is told the status of every error; without `api_keys` everybody may come."""
 
     def __init__(
         self,
@@ -36,9 +37,11 @@ class Guard:
         lifecycle: Lifecycle,
         monotonic: Callable[[], float],
         count_refused: Callable[[int], None],
+        api_keys: ApiKeys | None = None,
     ) -> None:
         self._app = app
         self._limits = limits
+        self._api_keys = api_keys
         self._lifecycle = lifecycle
         self._ages = ConnectionAges(limits, monotonic)
         self._count_refused = count_refused
@@ -63,6 +66,8 @@ class Guard:
         if scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, reply.send)
             return
+        if self._api_keys is not None:
+            self._api_keys.check(scope)
         refusal = self._lifecycle.refusal()
         if refusal is not None:
             raise refusal

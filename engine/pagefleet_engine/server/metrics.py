@@ -47,7 +47,7 @@ class ServerMetrics:
         self._model = name
         for reason in FinishReason:
             self._finished.labels(name, reason)
-        for refusal in ("queue_full", "invalid", "draining"):
+        for refusal in ("queue_full", "invalid", "draining", "unauthorised"):
             self._refused.labels(name, refusal)
         for histogram in self._histograms.values():
             histogram.labels(name)
@@ -57,7 +57,7 @@ class ServerMetrics:
 
     def count_refused(self, status: int) -> None:
         """A request that was answered with an error status before it ran."""
-        reason = {429: "queue_full", 503: "draining"}.get(status, "invalid")
+        reason = {401: "unauthorised", 429: "queue_full", 503: "draining"}.get(status, "invalid")
         self._refused.labels(self._model, reason).inc()
 
     def observe(self, metric: Metric, seconds: float) -> None:

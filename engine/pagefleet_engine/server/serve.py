@@ -7,10 +7,12 @@ import logging
 import resource
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pagefleet_engine.api import Engine
 from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.errors import StartupError
+from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.app import create_app
 from pagefleet_engine.server.drain import StopSignals, drain
 from pagefleet_engine.server.http import HttpServer
@@ -41,7 +43,9 @@ async def serve(arguments: EngineArguments, *, load: Load, limits: Limits, signa
     log.info("limits: %s", " ".join(limits.lines()))
     _allow_connections(limits)
     service = Service(limits=limits, served_names=arguments.served_model_name)
-    server = HttpServer(create_app(service), host=arguments.host, port=arguments.port, limits=limits)
+    key_file = arguments.api_key_file
+    api_keys = None if key_file is None else ApiKeys(Path(key_file), monotonic=service.monotonic)
+    server = HttpServer(create_app(service, api_keys=api_keys), host=arguments.host, port=arguments.port, limits=limits)
     listening = await server.start()
     log.info("listening on %s:%d, loading %s", arguments.host, arguments.port, arguments.model)
     try:

@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from socket import socket
 
-from pagefleet_engine.api import EngineStats, ModelInfo, TokenLogprobs, TokenOutput
+from pagefleet_engine.api import Engine, EngineStats, ModelInfo, TokenLogprobs, TokenOutput
 from pagefleet_engine.errors import EngineDead, QueueFull
 from pagefleet_engine.request import FinishReason, SamplingParams
+from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.app import create_app
 from pagefleet_engine.server.http import HttpServer
 from pagefleet_engine.server.limits import Limits
@@ -180,14 +181,18 @@ class RunningServer:
 
 @asynccontextmanager
 async def running_server(
-    engine: FakeEngine | None, *, limits: Limits | None = None, service: Service | None = None
+    engine: Engine | None,
+    *,
+    limits: Limits | None = None,
+    service: Service | None = None,
+    api_keys: ApiKeys | None = None,
 ) -> AsyncIterator[RunningServer]:
     """The real application on the real HTTP server over `engine`; None leaves it loading."""
     service = service or Service(limits=limits or Limits())
     if engine is not None:
         service.attach(engine)
     port = free_port()
-    server = HttpServer(create_app(service), host=HOST, port=port, limits=service.limits)
+    server = HttpServer(create_app(service, api_keys=api_keys), host=HOST, port=port, limits=service.limits)
     await server.start()
     try:
         await until_listening(port)
