@@ -108,7 +108,7 @@ class EngineCore:
             waiting=found.waiting,
             swapped=found.swapped,
             kv_usage=found.usage,
-            cpu_kv_usage=0.0,
+            cpu_kv_usage=found.host_usage,
             cap=found.cap,
             capacity=found.capacity,
             max_model_len=found.max_model_len,

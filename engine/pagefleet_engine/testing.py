@@ -5,7 +5,8 @@ Nothing here is used by a running engine, except that control-loop tests may sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import files
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.core import EngineCore
 from pagefleet_engine.memory.table import FrameTable, SealedGroup
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.models.llama import Decoder
 from pagefleet_engine.request import SamplingParams
+from pagefleet_engine.runtime.executor import Executor, LocalExecutor
+from pagefleet_engine.runtime.kv_cache import KvCache, frame_layout
+from pagefleet_engine.runtime.runner import ModelRunner
+from pagefleet_engine.runtime.sampler import Sampler
+from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.output import Context, GroupWrite, ScheduledRequest, ScheduleOutput
+from pagefleet_engine.scheduling.scheduler import Scheduler
 from pagefleet_engine.text.detokenizer import IncrementalDetokenizer
 from pagefleet_engine.weights.checkpoint import expected_shapes
 from pagefleet_engine.weights.loader import load_decoder
@@ -172,3 +180,34 @@ class ByteTokenizer:
             return b"" if token_id >= 256 and skip_special_tokens else self.token_bytes(token_id)
 
         return IncrementalDetokenizer(shown)
+
+
+def tiny_core(
+    *,
+    decoder: Decoder | None = None,
+    num_frames: int = 32,
+    num_host_frames: int = 0,
+    dtype: torch.dtype = torch.float32,
+    executor_of: Callable[[ModelRunner], Executor] = LocalExecutor,
+    batch_invariant: bool = False,
+    **scheduling: Any,
+) -> EngineCore:
+    """An engine core over a tiny model, its pool poisoned with NaN. `scheduling` goes into `SchedulerConfig`."""
+    decoder = decoder or tiny_decoder(dtype=dtype)
+    layout = frame_layout(decoder.config, block_size=16, raw_dtype=dtype)
+    cache = KvCache(layout, num_frames=num_frames, num_host_frames=num_host_frames, raw_dtype=dtype)
+    cache.pool.fill_(0xFF)
+    settings: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256, "eos_token_ids": (257,)}
+    config = SchedulerConfig(
+        num_frames=num_frames,
+        num_host_frames=num_host_frames,
+        batch_invariant=batch_invariant,
+        **(settings | scheduling),
+    )
+    runner = ModelRunner(decoder, cache, Sampler(seed=0, eos_token_ids=(257,)))
+    return EngineCore(
+        Scheduler(config, layout),
+        executor_of(runner),
+        vocab_size=decoder.config.vocab_size,
+        monotonic_s=time.monotonic,
+    )
