@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from kubernetes.aio.client import Configuration
@@ -27,10 +29,19 @@ async def load_configuration(environ: Mapping[str, str]) -> Configuration:
         if "KUBERNETES_SERVICE_HOST" in environ and not environ.get("KUBECONFIG"):
             load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
-            await load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    except (ConfigException, OSError) as error:
+            files = _kubeconfig(environ)
+            await load_kube_config(config_file=files, client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except (ConfigException, OSError, TypeError) as error:  # TypeError: its answer to an empty file
         raise OperatorError(f"no credentials for a cluster: {error}; run in a pod, or set KUBECONFIG") from error
     return configuration
+
+
+def _kubeconfig(environ: Mapping[str, str]) -> str:
+    """The file, or several; at least one of them exists."""
+    files = environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not any(Path(file).is_file() for file in files.split(os.pathsep)):
+        raise FileNotFoundError(f"there is no {files}")
+    return files
 
 
 async def wait_for_resource(server: ApiServer, health: Health, random: Callable[[], float]) -> None:
