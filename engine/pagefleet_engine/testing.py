@@ -5,6 +5,7 @@ Nothing here is used by a running engine, except that control-loop tests may sta
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import files
@@ -22,7 +23,7 @@ from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.models.llama import Decoder
 from pagefleet_engine.request import SamplingParams
 from pagefleet_engine.runtime.executor import Executor, LocalExecutor
-from pagefleet_engine.runtime.kv_cache import KvCache, frame_layout
+from pagefleet_engine.runtime.kv_cache import KvCache, frame_layout, kernel_precision
 from pagefleet_engine.runtime.runner import ModelRunner
 from pagefleet_engine.runtime.sampler import Sampler
 from pagefleet_engine.scheduling.config import SchedulerConfig
@@ -31,6 +32,8 @@ from pagefleet_engine.scheduling.scheduler import Scheduler
 from pagefleet_engine.text.detokenizer import IncrementalDetokenizer
 from pagefleet_engine.weights.checkpoint import expected_shapes
 from pagefleet_engine.weights.loader import load_decoder
+from pagefleet_kernels.codec import decode_tiles, encode_tiles
+from pagefleet_kernels.layout import Part
 
 TINY = ModelConfig(
     architecture="llama",
@@ -90,11 +93,60 @@ def naive_logits(decoder: Decoder, token_ids: Sequence[int]) -> Tensor:
         return decoder.logits(hidden)
 
 
-def naive_greedy(decoder: Decoder, prompt: Sequence[int], num_tokens: int) -> list[int]:
-    """The greedy answer by recomputing everything for every token."""
+def naive_sealed_logits(decoder: Decoder, token_ids: Sequence[int], groups: Sequence[tuple[int, Precision]]) -> Tensor:
+    """As `naive_logits`, with K and V as the visibility rule shows them; `groups` are (length, precision) in order.
+
+    The last group may be incomplete. Quantises by the codec alone, without a pool.
+    """
+    config = decoder.config
+    layout = frame_layout(config, block_size=16, raw_dtype=torch.bfloat16)
+    starts = [0, *itertools.accumulate(length for length, _ in groups)]
+    owner = torch.tensor([index for index, (length, _) in enumerate(groups) for _ in range(length)])[: len(token_ids)]
+
+    def sealed(x_TGK: Tensor, part: Part) -> Tensor:
+        out = x_TGK.clone()
+        for start, (length, precision) in zip(starts, groups, strict=False):
+            if start + length <= len(token_ids):
+                tokens = x_TGK[start : start + length].transpose(0, 1)
+                kind = kernel_precision(precision)
+                codes, scales = encode_tiles(tokens, part, kind, layout)
+                out[start : start + length] = decode_tiles(codes, scales, part, kind, layout).transpose(0, 1)
+        return out
+
+    def attend(layer: int, q_THK: Tensor, k_TGK: Tensor, v_TGK: Tensor, /) -> Tensor:
+        k, v = (x.to(torch.bfloat16).float() for x in (k_TGK, v_TGK))
+        keys = torch.cat((sealed(k, Part.KEYS), k)).transpose(0, 1)
+        values = torch.cat((sealed(v, Part.VALUES), v)).transpose(0, 1)
+        own = owner[:, None] == owner[None, :]
+        mask = torch.cat((owner[:, None] > owner[None, :], own.tril()), dim=1)
+        q = q_THK.transpose(0, 1).float()
+        out = F.scaled_dot_product_attention(q[None], keys[None], values[None], mask, enable_gqa=True)[0]
+        return out.transpose(0, 1).to(q_THK.dtype)
+
+    with torch.inference_mode():
+        hidden = decoder.hidden(torch.tensor(list(token_ids)), torch.arange(len(token_ids)), attend)
+        return decoder.logits(hidden)
+
+
+def sealed_groups(precision: Precision, num_tokens: int, config: ModelConfig = TINY) -> list[tuple[int, Precision]]:
+    """Groups of one precision that cover `num_tokens`, for `naive_sealed_logits`."""
+    layout = frame_layout(config, block_size=16, raw_dtype=torch.bfloat16)
+    length = layout.tokens_per_frame(kernel_precision(precision))
+    return [(length, precision)] * (num_tokens // length + 1)
+
+
+def naive_greedy(
+    decoder: Decoder, prompt: Sequence[int], num_tokens: int, precision: Precision | None = None
+) -> list[int]:
+    """The greedy answer by recomputing everything for every token; sealed in `precision`, or never rounded at all."""
     tokens = list(prompt)
     for _ in range(num_tokens):
-        tokens.append(int(naive_logits(decoder, tokens)[-1].argmax()))
+        if precision is None:
+            logits = naive_logits(decoder, tokens)
+        else:
+            groups = sealed_groups(precision, len(tokens), decoder.config)
+            logits = naive_sealed_logits(decoder, tokens, groups)
+        tokens.append(int(logits[-1].argmax()))
     return tokens[len(prompt) :]
 
 
@@ -188,16 +240,26 @@ def tiny_core(
     num_frames: int = 32,
     num_host_frames: int = 0,
     dtype: torch.dtype = torch.float32,
+    raw_dtype: torch.dtype | None = None,
     executor_of: Callable[[ModelRunner], Executor] = LocalExecutor,
     batch_invariant: bool = False,
     **scheduling: Any,
 ) -> EngineCore:
-    """An engine core over a tiny model, its pool poisoned with NaN. `scheduling` goes into `SchedulerConfig`."""
+    """An engine core over a tiny model, its pool poisoned with NaN. `scheduling` goes into `SchedulerConfig`.
+
+    Frames can be sealed only with bf16 as `raw_dtype`, which is `dtype` by default.
+    """
     decoder = decoder or tiny_decoder(dtype=dtype)
-    layout = frame_layout(decoder.config, block_size=16, raw_dtype=dtype)
-    cache = KvCache(layout, num_frames=num_frames, num_host_frames=num_host_frames, raw_dtype=dtype)
+    raw_dtype = raw_dtype or dtype
+    layout = frame_layout(decoder.config, block_size=16, raw_dtype=raw_dtype)
+    cache = KvCache(layout, num_frames=num_frames, num_host_frames=num_host_frames, raw_dtype=raw_dtype)
     cache.pool.fill_(0xFF)
-    settings: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256, "eos_token_ids": (257,)}
+    settings: dict[str, Any] = {
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "max_model_len": 256,
+        "eos_token_ids": (257,),
+    }
     config = SchedulerConfig(
         num_frames=num_frames,
         num_host_frames=num_host_frames,

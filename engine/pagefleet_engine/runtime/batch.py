@@ -25,16 +25,22 @@ class Segment(NamedTuple):
     num_tokens: int
 
 
-class Seal(NamedTuple):
-    """A group that this step completes and quantises."""
+class GroupRows(NamedTuple):
+    """The part of a request's rows that falls into one group."""
 
     precision: Precision
-    frames: Tensor
-    """Open frames with its first `num_written` tokens; the first of them is the target."""
+    """What the group is or will be sealed in."""
+    frames: tuple[int, ...]
+    """See `memory.moves.GroupWrite`; a group that seals goes into the first of them."""
+    start: int
+    """Position of the group's first token."""
     num_written: int
+    """Tokens of the group that earlier steps wrote."""
     first: int
-    """Row in the request's part of the step that holds its first new token."""
+    """The request's row of the group's first new token."""
     num_new: int
+    quantises: bool
+    """The step completes the group, and its precision is not the raw one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +58,8 @@ class RequestRows:
     """Frames of the group at hand, begun by an earlier step."""
     num_open: int
     """Tokens in them."""
-    seals: tuple[Seal, ...]
-    groups: tuple[tuple[int, int], ...]
-    """(first row, number of rows) of each group the step's tokens fall into."""
+    groups: tuple[GroupRows, ...]
+    """The groups that the step's tokens fall into."""
     raw_frames: Tensor | None
     """When every group is BF16: all frames from position 0 on, this step's included. None otherwise."""
 
@@ -123,8 +128,7 @@ def _request_rows(request: ScheduledRequest, first: int) -> RequestRows:
         segments=tuple(_segments(request)),
         open_frames=_tensor(begun),
         num_open=opening.num_written,
-        seals=tuple(_seals(request)),
-        groups=tuple((row, write.num_new) for write, row in _write_rows(request)),
+        groups=tuple(_groups(request)),
         raw_frames=_raw_frames(request),
     )
 
@@ -142,10 +146,17 @@ def _raw_frames(request: ScheduledRequest) -> Tensor | None:
     return _tensor([*(g.frame for g in request.context), *(w.frames[0] for w in request.writes)])
 
 
-def _seals(request: ScheduledRequest) -> Iterator[Seal]:
+def _groups(request: ScheduledRequest) -> Iterator[GroupRows]:
     for write, row in _write_rows(request):
-        if _quantises(write):
-            yield Seal(write.precision, _tensor(write.frames), write.num_written, row, write.num_new)
+        yield GroupRows(
+            precision=write.precision,
+            frames=write.frames,
+            start=write.start,
+            num_written=write.num_written,
+            first=row,
+            num_new=write.num_new,
+            quantises=_quantises(write),
+        )
 
 
 def _raw_writes(request: ScheduledRequest, first: int, block_size: int) -> Iterator[tuple[int, int, int]]:

@@ -13,8 +13,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.memory.moves import Demote
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_kernels.layout import FrameLayout
+from pagefleet_kernels.layout import Precision as KernelPrecision
+from pagefleet_kernels.read_frames import read_tiles
+from pagefleet_kernels.seal_frames import demote_frames, seal_frames
 
 
 def frame_layout(config: ModelConfig, *, block_size: int, raw_dtype: torch.dtype) -> FrameLayout:
@@ -26,6 +31,14 @@ def frame_layout(config: ModelConfig, *, block_size: int, raw_dtype: torch.dtype
         head_dim=config.head_dim * wide,
         block_size=block_size,
     )
+
+
+_KERNEL_PRECISIONS = {precision: KernelPrecision(precision.value) for precision in Precision}
+
+
+def kernel_precision(precision: Precision) -> KernelPrecision:
+    """The kernels are a leaf and have an enumeration of their own."""
+    return _KERNEL_PRECISIONS[precision]
 
 
 class KvCache:
@@ -51,12 +64,29 @@ class KvCache:
     def write(self, layer: int, frames_T: Tensor, rows_T: Tensor, k_TGK: Tensor, v_TGK: Tensor) -> None:
         """Store raw keys and values: token t goes to row `rows_T[t]` of frame `frames_T[t]`."""
         view_FB2GK = self._by_token[layer]
-        view_FB2GK[:, :, 0].index_put_((frames_T, rows_T), k_TGK)
-        view_FB2GK[:, :, 1].index_put_((frames_T, rows_T), v_TGK)
+        view_FB2GK[:, :, 0].index_put_((frames_T, rows_T), k_TGK.to(self.raw_dtype))
+        view_FB2GK[:, :, 1].index_put_((frames_T, rows_T), v_TGK.to(self.raw_dtype))
 
     def gather(self, layer: int, frames: Tensor) -> Tensor:
         """Raw keys and values `[2, G, n * B, K]` of n frames, copied, in order."""
         return self._by_head[layer].index_select(2, frames).flatten(2, 3)
+
+    def read(self, layer: int, precision: Precision, frames: Tensor) -> Tensor:
+        """Keys and values `[2, G, n, L, K]` of n sealed frames, dequantised to fp32; raw ones in the raw dtype."""
+        if precision is Precision.BF16:
+            return self._by_head[layer].index_select(2, frames)
+        return torch.stack(read_tiles(self.pool, self.layout, layer, kernel_precision(precision), frames))
+
+    def seal(self, layer: int, precision: Precision, targets: Tensor, kv_2NLGK: Tensor) -> None:
+        """Quantise one layer of N full groups of L tokens, each into one frame."""
+        keys, values = kv_2NLGK
+        seal_frames(self.pool, self.layout, layer, kernel_precision(precision), targets, keys, values)
+
+    def demote(self, moves: Sequence[Demote]) -> None:
+        """Quantise runs of sealed raw frames in place, each into the first frame of its run; all layers."""
+        for precision in dict.fromkeys(move.precision for move in moves):
+            runs = torch.tensor([move.frames for move in moves if move.precision is precision])
+            demote_frames(self.pool, self.layout, kernel_precision(precision), runs)
 
     def swap_out(self, frames: Sequence[int], slots: Sequence[int]) -> None:
         """Copy whole frames to host memory, scales included."""

@@ -43,6 +43,8 @@ class ModelRunner:
         """Copies in the order that `scheduling.output` prescribes."""
         if output.swap_out:
             self.cache.swap_out([m.frame for m in output.swap_out], [m.slot for m in output.swap_out])
+        if output.demote:
+            self.cache.demote(output.demote)
         if output.swap_in:
             self.cache.swap_in([m.slot for m in output.swap_in], [m.frame for m in output.swap_in])
         if output.copy:
