@@ -46,6 +46,8 @@ def ensure_base(folder: Path, log: Path, say: Say, environ: Mapping[str, str]) -
         return tar
     mirror = find_mirror(capture(["apt-get", "indextargets", "--format", TARGETS_FORMAT], environ).splitlines(), SUITE)
     folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob("partial-*"):
+        shutil.rmtree(leftover)
     with tempfile.TemporaryDirectory(dir=folder, prefix="partial-") as unfinished:
         made = make_rootfs(Path(unfinished), mirror, log, say, environ)
         checksum.write_text(hash_file(made) + "\n")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from e2e.cluster.facts import find_program
 from e2e.images.archive import pack_layout
 from e2e.images.commands import Builder, BuildRequest, build_arguments, skips_tls
 from e2e.images.process import capture, run_logged, succeeds
@@ -115,9 +115,9 @@ def working_builders(environ: Mapping[str, str]) -> set[Builder]:
     found = {
         builder
         for builder in (Builder.DOCKER, Builder.PODMAN)
-        if shutil.which(builder) and succeeds([builder, "info"], environ, PROBE_TIMEOUT_S)
+        if find_program(builder) and succeeds([builder, "info"], environ, PROBE_TIMEOUT_S)
     }
-    if os.geteuid() == 0 and shutil.which(Builder.BUILDAH):
+    if os.geteuid() == 0 and find_program(Builder.BUILDAH):
         found.add(Builder.BUILDAH)
     return found
 

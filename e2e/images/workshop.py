@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from e2e.cluster.errors import MissingError
+from e2e.cluster.facts import find_program, install_packages
 from e2e.cluster.folders import user_folders
+from e2e.cluster.processes import DEFAULT_PATH
 from e2e.images.archive import Shelf
 from e2e.images.base import ensure_base
 from e2e.images.builders import DockerLike, ImageBuilder, open_buildah, working_builders
@@ -28,8 +31,7 @@ from e2e.images.inputs import (
     wheels_offered,
 )
 from e2e.images.pipconfig import read_pip_config
-from e2e.images.process import run_logged
-from e2e.images.targets import Target
+from e2e.images.targets import ImageError, Target
 from e2e.progress import Say
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -68,29 +70,30 @@ class Workshop:
 @contextmanager
 def open_workshop(say: Say) -> Iterator[Workshop]:
     """One build at a time per cache: a second one waits."""
-    environ, cache = dict(os.environ), user_folders().cache
+    environ = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{DEFAULT_PATH}"}
+    cache = user_folders().cache
     folder = cache / "images"
     folder.mkdir(parents=True, exist_ok=True)
     version = project_version((ROOT / "pyproject.toml").read_text())
     pinned = pinned_torch((ROOT / "requirements" / "torch.txt").read_text())
     torch = choose_torch(pinned, platform.machine(), wheels_offered(environ.get("PIP_FIND_LINKS", "")))
-    with locked(folder / "lock", say), tempfile.TemporaryDirectory(dir=folder, prefix="scratch-") as scratch:
-        builder, base, base_digest = open_builder(cache, Path(scratch), say, environ)
+    with locked(folder / "lock", say), scratch_folder(folder) as scratch:
+        builder, base, base_digest = open_builder(cache, scratch, say, environ)
         yield Workshop(
             builder=builder, folder=folder, base=base, base_digest=base_digest, version=version, torch=torch, say=say,
             torch_digest=hash_file(torch.wheel) if torch.wheel else "registry",
-            secrets=read_pip_config(environ).write_secrets(Path(scratch)),
+            secrets=read_pip_config(environ).write_secrets(scratch),
         )  # fmt: skip
 
 
 def open_builder(cache: Path, scratch: Path, say: Say, environ: dict[str, str]) -> tuple[ImageBuilder, str | None, str]:
     """The builder, the base image for it (None: the Containerfile's) and what identifies that base."""
     own_base = environ.get("BASE") or None
-    can_install = os.geteuid() == 0 and shutil.which("apt-get") is not None
+    can_install = os.geteuid() == 0 and find_program("apt-get") is not None
     chosen = choose_builder(environ.get("ENGINE"), working_builders(environ), can_install)
     if chosen is not Builder.BUILDAH:
         return DockerLike(program=chosen, environ=environ), own_base, own_base or "default"
-    install_missing(cache / "images" / "apt.log", say, environ)
+    install_missing(say)
     builder = open_buildah(cache / "containers", scratch, environ)
     if own_base:
         return builder, own_base, own_base
@@ -102,15 +105,21 @@ def open_builder(cache: Path, scratch: Path, say: Say, environ: dict[str, str]) 
     return builder, ref, digest
 
 
-def install_missing(log: Path, say: Say, environ: Mapping[str, str]) -> None:
-    """The Debian packages that building needs, where this machine lacks them."""
-    missing = [package for package in DEBIAN_PACKAGES if not shutil.which(package)]
-    if not missing:
-        return
-    say(f"apt-get install {' '.join(missing)}")
-    quiet = {**environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run_logged(["apt-get", "update", "-qq"], log, say, quiet)
-    run_logged(["apt-get", "install", "-y", "--no-install-recommends", *missing], log, say, quiet)
+def install_missing(say: Say) -> None:
+    """The Debian packages that building needs, where this machine lacks them. Raises `ImageError`."""
+    try:
+        install_packages(tuple(package for package in DEBIAN_PACKAGES if not find_program(package)), say)
+    except MissingError as error:
+        raise ImageError(str(error)) from None
+
+
+@contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """A private folder for this build; what a killed one left goes too."""
+    for leftover in parent.glob("scratch-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix="scratch-") as folder:
+        yield Path(folder)
 
 
 @contextmanager
