@@ -27,7 +27,7 @@ OPEN_PATHS = frozenset({HEALTH, READY, METRICS})
 
 
 class Guard:
-    """Wraps the application. `count_refused` is told the status of every error; without `api_keys` everybody may come."""
+    """Wraps the application. `count_refused` is told the status of every error; without `api_keys` all may come."""
 
     def __init__(
         self,
