@@ -31,6 +31,7 @@ class Metric(StrEnum):
     FRAMES = "pagefleet:frames"
     STEPS = "pagefleet:steps_total"
     REFUSED = "pagefleet:requests_refused_total"
+    LIMITS = "pagefleet:request_limits"
 
 
 ALIASES: Final[dict[str, Metric]] = {
@@ -58,6 +59,7 @@ HELP: Final[dict[Metric, str]] = {
     Metric.FRAMES: "Frames of the KV pool, by state.",
     Metric.STEPS: "Steps finished since the start.",
     Metric.REFUSED: "Requests refused before they ran, by reason.",
+    Metric.LIMITS: "Bounds on what a client may send or hold open, by name; bytes, counts or seconds.",
 }
 
 LATENCY_BUCKETS_S: Final[dict[Metric, tuple[float, ...]]] = {

@@ -7,28 +7,32 @@ served name.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics import Counter, Histogram
+from prometheus_client.metrics import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from pagefleet_engine.api import EngineStats
 from pagefleet_engine.contract.metrics import ALIASES, HELP, LATENCY_BUCKETS_S, Metric
 from pagefleet_engine.request import FinishReason
+from pagefleet_engine.server.limits import Limits
 
 _LABEL = "model_name"
+
+_Own = Counter | Gauge | Histogram
 
 
 class ServerMetrics:
     """One registry of its own; two servers in one process do not mix."""
 
-    def __init__(self, *, stats: Callable[[], EngineStats | None]) -> None:
+    def __init__(self, *, stats: Callable[[], EngineStats | None], limits: Limits) -> None:
         self._registry = CollectorRegistry()
         self._model = ""
+        self._bounds = asdict(limits)
         self._registry.register(_EngineCollector(stats, lambda: self._model))
         self._finished = Counter(
             _family(Metric.REQUEST_SUCCESS), HELP[Metric.REQUEST_SUCCESS], [_LABEL, "finished_reason"], registry=None
@@ -38,7 +42,8 @@ class ServerMetrics:
             name: Histogram(name, HELP[name], [_LABEL], buckets=buckets, registry=None)
             for name, buckets in LATENCY_BUCKETS_S.items()
         }
-        own: list[Counter | Histogram] = [self._finished, self._refused, *self._histograms.values()]
+        self._limits = Gauge(Metric.LIMITS, HELP[Metric.LIMITS], [_LABEL, "limit"], registry=None)
+        own: list[_Own] = [self._finished, self._refused, self._limits, *self._histograms.values()]
         for collector in own:
             self._registry.register(_Plain(collector))
 
@@ -51,6 +56,8 @@ class ServerMetrics:
             self._refused.labels(name, refusal)
         for histogram in self._histograms.values():
             histogram.labels(name)
+        for limit, bound in self._bounds.items():
+            self._limits.labels(name, limit).set(bound)
 
     def count_finished(self, reason: FinishReason) -> None:
         self._finished.labels(self._model, reason).inc()
@@ -148,7 +155,7 @@ def _with_sample(family: GaugeMetricFamily | CounterMetricFamily, labels: list[s
 class _Plain(Collector):
     """A collector's families without their `_created` series, and again under the names of earlier vLLM versions."""
 
-    def __init__(self, collector: Counter | Histogram) -> None:
+    def __init__(self, collector: _Own) -> None:
         self._collector = collector
 
     def collect(self) -> Iterator[Family]:

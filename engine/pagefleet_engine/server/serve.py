@@ -18,6 +18,7 @@ from pagefleet_engine.server.drain import StopSignals, drain
 from pagefleet_engine.server.http import HttpServer
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.service import Service
+from pagefleet_engine.server.watchdog import Watchdog, end_process
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,13 @@ class Ending:
     """No thread is left that loads a model or serves a connection; else the interpreter must not be torn down."""
 
 
-async def serve(arguments: EngineArguments, *, load: Load, limits: Limits, signals: StopSignals) -> Ending:
-    """Runs until told to stop. Raises `StartupError` for what the user has to change."""
+async def serve(
+    arguments: EngineArguments, *, load: Load, limits: Limits, signals: StopSignals, close_timeout_s: float = 10.0
+) -> Ending:
+    """Runs until told to stop; the engine then has `close_timeout_s` to end its step loop.
+
+    Raises `StartupError` for what the user has to change.
+    """
     log.info("limits: %s", " ".join(limits.lines()))
     _allow_connections(limits)
     service = Service(limits=limits, served_names=arguments.served_model_name)
@@ -49,7 +55,7 @@ async def serve(arguments: EngineArguments, *, load: Load, limits: Limits, signa
     listening = await server.start()
     log.info("listening on %s:%d, loading %s", arguments.host, arguments.port, arguments.model)
     try:
-        ending = await _load_and_run(service, arguments, load, signals, listening)
+        ending = await _load_and_run(service, arguments, load, signals, listening, close_timeout_s)
     finally:
         await _settle(service)
         stopped = await server.stop(timeout_s=_CUT_TIMEOUT_S)
@@ -58,17 +64,35 @@ async def serve(arguments: EngineArguments, *, load: Load, limits: Limits, signa
 
 
 async def _load_and_run(
-    service: Service, arguments: EngineArguments, load: Load, signals: StopSignals, listening: asyncio.Task[None]
+    service: Service,
+    arguments: EngineArguments,
+    load: Load,
+    signals: StopSignals,
+    listening: asyncio.Task[None],
+    close_timeout_s: float,
 ) -> Ending:
     engine = await _load_unless_stopped(arguments, load, signals)
     if engine is None:
         return Ending(reason="told to stop while loading", exit_code=0, clean=False)
     service.attach(engine)
     log.info("ready: %s", _summary(service))
+    watchdog = Watchdog(stats=service.stats, monotonic=service.monotonic, give_up=end_process)
+    watchdog.start()
     try:
-        return await _run(service, arguments, signals, listening)
+        ending = await _run(service, arguments, signals, listening)
     finally:
-        await engine.close()
+        watchdog.stop()
+        closed = await _close(engine, close_timeout_s)
+    return replace(ending, clean=closed)
+
+
+async def _close(engine: Engine, timeout_s: float) -> bool:
+    """False when the step loop is stuck and does not end: the process then has to leave without it."""
+    closing = asyncio.ensure_future(engine.close())
+    done, _ = await asyncio.wait({closing}, timeout=timeout_s)
+    if not done:
+        log.error("the step loop does not end; leaving without it")
+    return bool(done)
 
 
 async def _load_unless_stopped(arguments: EngineArguments, load: Load, signals: StopSignals) -> Engine | None:

@@ -32,7 +32,7 @@ class Service:
     _engine: Engine | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.metrics = ServerMetrics(stats=self.stats)
+        self.metrics = ServerMetrics(stats=self.stats, limits=self.limits)
         self.text = TextWorkers(self.limits)
         self.progress = Progress(budget_s=self.progress_budget_s, now=self.monotonic())
         self.started_at = int(self.unix_time())

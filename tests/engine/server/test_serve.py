@@ -19,7 +19,9 @@ from pagefleet_engine.server.testing import HOST, FakeEngine, free_port, running
 class Process:
     """`serve` in a task of its own."""
 
-    def __init__(self, engine: FakeEngine, *, loaded: asyncio.Event | None = None, **arguments) -> None:
+    def __init__(
+        self, engine: FakeEngine, *, loaded: asyncio.Event | None = None, close_timeout_s: float = 10.0, **arguments
+    ) -> None:
         self.arguments = EngineArguments(model="none", host=HOST, port=free_port(), **arguments)
         self.signals = StopSignals()
 
@@ -102,3 +104,15 @@ async def test_a_port_in_use_is_a_start_up_error():
         arguments = EngineArguments(model="none", host=HOST, port=server.port)
         with pytest.raises(StartupError, match="Address already in use"):
             await serve(arguments, load=None, limits=Limits(), signals=StopSignals())
+
+
+async def test_a_step_loop_that_does_not_end_is_left_behind():
+    class Stuck(FakeEngine):
+        async def close(self):
+            await asyncio.Event().wait()
+
+    process = Process(Stuck(say("x")), drain_grace=0, close_timeout_s=0.01)
+    await until_listening(process.arguments.port)
+    process.signals.received()
+    ending = await process.ending
+    assert (ending.exit_code, ending.clean) == (0, False)
