@@ -23,7 +23,7 @@ from pagefleet_operator.observe import Observation, Wanted
 from pagefleet_operator.pods import PodObservation
 from pagefleet_operator.resources import BUDGET, POD, SERVICE, Object, Resource
 from pagefleet_operator.rollout import Limits, Member, next_step
-from pagefleet_operator.status import PROGRESS_DEADLINE, build_status, is_overdue
+from pagefleet_operator.status import OVERDUE_AFTER, PROGRESS_DEADLINE, build_status, is_overdue
 from pagefleet_operator.steps import Create, Delete, Patch, Step
 
 FAILED_POD_REST: Final = timedelta(seconds=10)
@@ -171,6 +171,7 @@ def _next_look(observed: Observation, now: datetime) -> timedelta | None:
     """The earliest moment at which time alone changes the plan or the status."""
     moments = [pod.created + FAILED_POD_REST for pod in _failed(observed)]
     moments += [pod.unready_since + PROGRESS_DEADLINE for pod in observed.pods if not pod.ready and not pod.leaving]
+    moments += [pod.deadline + OVERDUE_AFTER for pod in observed.pods if pod.deadline is not None]
     waits = [moment - now for moment in moments if moment > now]
     if observed.refusals:
         waits.append(RETRY_REFUSED)

@@ -106,9 +106,7 @@ def replaceable(staying: Sequence[Member], limits: Limits) -> list[Member]:
     num_ready = sum(member.health is Health.READY for member in staying)
 
     spare = max(0, num_ready + len(starting) - limits.min_ready)
-    leaving = starting[:spare]
-    spare_ready = max(0, min(spare - len(leaving), num_ready - limits.min_ready))
-    return broken + leaving + ready[:spare_ready]
+    return broken + (starting + ready)[:spare]
 
 
 def missing(members: Sequence[Member], staying: Sequence[Member], limits: Limits) -> int:

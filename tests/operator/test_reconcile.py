@@ -279,6 +279,21 @@ async def test_a_failed_pod_is_replaced_but_not_in_a_hurry(fixture):
     ]
 
 
+async def test_a_pod_on_a_node_that_does_not_answer_is_replaced_and_named(fixture):
+    await fixture.make_settled()
+    lost = fixture.only_pod()
+    raw = await fixture.cluster.get(POD, "models", lost)
+    await fixture.cluster.delete(POD, "models", lost, uid=raw["metadata"]["uid"])
+    await fixture.edit(engine=OTHER_IMAGE)
+    grace = timedelta(seconds=raw["spec"]["terminationGracePeriodSeconds"])
+    assert await fixture.reconciler(KEY) == grace + timedelta(seconds=60)
+    assert fixture.pods() == [lost]
+    fixture.cluster.now += grace + timedelta(seconds=60)
+    await fixture.reconcile()
+    assert len(fixture.pods()) == 2
+    assert await fixture.condition("Degraded") == ("True", "NodeLost", f"Their nodes do not answer: {lost}.")
+
+
 INVALID = {
     "a rule is broken": (
         {"rollout": {"maxSurge": 0, "maxUnavailable": 0}},
