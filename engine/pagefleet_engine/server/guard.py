@@ -59,6 +59,9 @@ class Guard:
         except ApiError as error:
             await self._answer_error(reply, error)
         except Exception:
+            if reply.timed_out:
+                log.debug("client stopped reading")  # the framework has wrapped ClientGone in an error of its own
+                return
             log.exception("%s %r failed", scope["method"], scope["path"][:200])
             await self._answer_error(reply, internal())
 
@@ -113,6 +116,7 @@ class _Reply:
         self._closes = closes
         self._count_refused = count_refused
         self.started = False
+        self.timed_out = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -126,6 +130,7 @@ class _Reply:
             async with asyncio.timeout(self._timeout_s):
                 await self._send(message)
         except TimeoutError:
+            self.timed_out = True
             raise ClientGone from None
 
 

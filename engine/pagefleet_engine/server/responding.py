@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pagefleet_engine.server.answer import Delta
+from pagefleet_engine.server.body import ClientGone
 from pagefleet_engine.server.departure import Departure
 from pagefleet_engine.server.errors import ApiError, internal
 from pagefleet_engine.server.generation import run_job
@@ -83,6 +84,8 @@ class _EventStream(Response):
         try:
             async with aclosing(self._deltas):
                 await self._departure.race(self._send_all(send))
+        except ClientGone:
+            log.debug("client of %s left", self._job.id)
         finally:
             self._departure.close()
 

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import copy
 import json
+import logging
 import random
 import re
 import resource
@@ -319,9 +320,22 @@ async def calm_answers(port: int) -> list[Any]:
     return await asyncio.gather(*(one(body) for body in CALM))
 
 
+class ErrorLog(logging.Handler):
+    """What the server logged as an error: no request may make it do that."""
+
+    def __init__(self, findings: Findings) -> None:
+        super().__init__(logging.ERROR)
+        self._findings = findings
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._findings.problems.append(f"logged: {self.format(record)}")
+
+
 async def run(num_requests: int, seed: int, *, concurrency: int = 12) -> Findings:
     """Fire them all; returns what was found. Raises nothing for what a request did."""
     findings = Findings()
+    errors = ErrorLog(findings)
+    logging.getLogger("pagefleet_engine").addHandler(errors)
     limits = Limits(header_timeout_s=1.0, body_timeout_s=1.0)
     async with (
         running_tiny_engine(batch_invariant=True, max_num_queued=10_000) as engine,
@@ -335,6 +349,7 @@ async def run(num_requests: int, seed: int, *, concurrency: int = 12) -> Finding
             findings.problems.append("calm requests changed")
         if _memory_mb() - memory_before > 200:
             findings.problems.append(f"memory grew by {_memory_mb() - memory_before} MB")
+    logging.getLogger("pagefleet_engine").removeHandler(errors)
     return findings
 
 

@@ -96,7 +96,7 @@ async def test_hundreds_of_half_open_connections_leave_the_others_alone():
     assert reply.startswith(b"HTTP/1.1 200 OK")
 
 
-async def test_a_reader_that_stops_reading_loses_its_request(small_limits):
+async def test_a_reader_that_stops_reading_loses_its_request(small_limits, caplog):
     engine = FakeEngine(lambda _prompt, _params: [97] * 200_000, max_model_len=300_000)
     async with running_server(engine, limits=small_limits) as server:
         _, writer = await asyncio.open_connection(HOST, server.port, limit=1024)
@@ -104,6 +104,7 @@ async def test_a_reader_that_stops_reading_loses_its_request(small_limits):
         writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         await engine.until(lambda: engine.num_aborted == 1)
         writer.transport.abort()
+    assert caplog.records == []
 
 
 async def test_an_old_connection_is_closed_after_its_answer():
