@@ -243,7 +243,7 @@ def test_down_leaves_nothing(machine_before, own, folders):
     assert api.down(folders=folders) is False
     assert [pid for pid in (*members, *waiting) if look_up_process(pid)] == []
     assert [root for root, _ in list_hierarchies() if (root / layout.cgroup(layout.nodes[0])).exists()] == []
-    assert sorted(path.name for path in folders.state.iterdir()) == ["images", "logs", "logs.old"]
+    assert sorted(path.name for path in folders.state.iterdir()) == ["images", "logs", "logs.old", "supervisor.lock"]
     assert observe_machine() == machine_before
     api.down(folders=folders, purge=True)
     assert not folders.state.exists()

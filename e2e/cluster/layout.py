@@ -118,6 +118,11 @@ class Layout:
         return self.state.with_name(self.state.name + ".lock")
 
     @property
+    def supervisor_lock(self) -> Path:
+        """Held by the supervisor for its life, so that there is one even when its start was cut short."""
+        return self.state / "supervisor.lock"
+
+    @property
     def kubeconfig(self) -> Path:
         return self.state / "kubeconfig"
 

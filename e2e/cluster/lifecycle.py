@@ -19,6 +19,7 @@ from e2e.cluster.layout import Layout
 from e2e.cluster.logs import open_log, read_tail
 from e2e.cluster.pki import write_pki
 from e2e.cluster.state import ProcessId, Record, look_up_process, read_boot_id, read_record
+from e2e.cluster.supervisor import take_lock
 from e2e.cluster.tools import Tools
 
 REPOSITORY = Path(__file__).parents[2]
@@ -35,6 +36,8 @@ def find_running(layout: Layout) -> Record | None:
 
 def start(layout: Layout, tools: Tools, *, cni_folder: Path, runc: Path) -> Record:
     """Lay out a fresh cluster and start its supervisor. Nothing of it may run. Raises `StartError`."""
+    layout.state.mkdir(parents=True, exist_ok=True)
+    take_lock(layout).close()
     write_layout(layout, cni_folder=cni_folder, runc=runc)
     argv = (sys.executable, "-m", "e2e.cluster.supervisor", str(layout.state), str(tools.folder))
     with open_log(layout.logs, "supervisor") as log:
@@ -46,21 +49,29 @@ def start(layout: Layout, tools: Tools, *, cni_folder: Path, runc: Path) -> Reco
             cwd=REPOSITORY,
             start_new_session=True,
         )
+    try:
+        record = wait_for_record(layout, supervisor)
+    except BaseException:
+        supervisor.kill()  # nobody could find it later: there is no record of it
+        supervisor.wait()
+        raise
+    supervisor.returncode = 0  # it is to outlive this process, which must not complain about that
+    write_kubeconfig(layout, record.api_port)
+    return record
+
+
+def wait_for_record(layout: Layout, supervisor: subprocess.Popen[bytes]) -> Record:
+    """Return when the supervisor has said who runs. Raises `StartError` when it does not."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and supervisor.poll() is None:
         if record := find_running(layout):
-            write_kubeconfig(layout, record.api_port)
-            supervisor.returncode = 0  # it is to outlive this process, which must not complain about that
             return record
-        if supervisor.poll() is not None:
-            break
         time.sleep(0.02)
     raise StartError(f"the supervisor did not start:\n{read_tail(layout.logs / 'supervisor.log', 10)}")
 
 
 def write_layout(layout: Layout, *, cni_folder: Path, runc: Path) -> None:
     """Make certificates, configuration and empty folders; the images that are there stay."""
-    layout.state.mkdir(parents=True, exist_ok=True)
     layout.state.chmod(0o700)
     shutil.rmtree(layout.fresh, ignore_errors=True)
     shutil.rmtree(layout.old_logs, ignore_errors=True)

@@ -21,6 +21,8 @@ GO_ENVIRONMENT: Mapping[str, str] = {
     "GOTOOLCHAIN": "local",  # never fetch another Go
     "GOWORK": "off",
 }
+COMPILER_ENVIRONMENT: Mapping[str, str] = {"GOGC": "400"}
+"""Compile faster with more memory; the result is the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

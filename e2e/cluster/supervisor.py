@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from e2e.cluster.cgroups import create_cgroup, list_hierarchies
 from e2e.cluster.errors import ClusterError, StartError
@@ -74,6 +76,17 @@ async def wait_for_server(port: int) -> None:
             writer.close()
             return
         await asyncio.sleep(0.05)
+
+
+def take_lock(layout: Layout) -> TextIO:
+    """Hold the lock of a cluster's only supervisor until the file is closed. Raises `StartError` when one runs."""
+    lock = layout.supervisor_lock.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise StartError("this cluster is starting already; try again in a few seconds") from None
+    return lock
 
 
 async def run(layout: Layout, programs: Path) -> None:
@@ -165,8 +178,10 @@ def make_record(holder: int, port: int, programs: Path) -> Record:
 
 def main(state: str, programs: str) -> int:
     """The outermost loop of the supervisor's process."""
+    layout = Layout(state=Path(state))
     try:
-        asyncio.run(run(Layout(state=Path(state)), Path(programs)))
+        with take_lock(layout):
+            asyncio.run(run(layout, Path(programs)))
     except ClusterError as error:
         print(error, file=sys.stderr)
         return 1

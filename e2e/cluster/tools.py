@@ -21,7 +21,15 @@ from pathlib import Path
 from e2e.cluster.errors import ToolBuildError
 from e2e.cluster.folders import Folders
 from e2e.cluster.golang import Go, provide_go
-from e2e.cluster.modules import GO_ENVIRONMENT, MODULES, SOURCES, Module, compute_digest, select_modules
+from e2e.cluster.modules import (
+    COMPILER_ENVIRONMENT,
+    GO_ENVIRONMENT,
+    MODULES,
+    SOURCES,
+    Module,
+    compute_digest,
+    select_modules,
+)
 
 Say = Callable[[str], None]
 MANIFEST = "sha256.json"
@@ -96,7 +104,7 @@ def build(module: Module, go: Go, target: Path) -> None:
     partial = Path(tempfile.mkdtemp(prefix=f".{module.name}-", suffix=".partial", dir=target.parent))
     try:
         argv = (str(go.path), "build", *module.build_flags, "-o", f"{partial}/", *module.binaries.values())
-        environ = {**os.environ, **GO_ENVIRONMENT}  # proxy and cache settings are the user's
+        environ = {**os.environ, **GO_ENVIRONMENT, **COMPILER_ENVIRONMENT}  # proxy and cache settings are the user's
         result = subprocess.run(argv, cwd=module.path, env=environ, capture_output=True, text=True, check=False)
         if result.returncode:
             last_lines = "\n".join(result.stderr.splitlines()[-15:])

@@ -11,8 +11,10 @@ import threading
 import pytest
 
 from e2e.cluster.client import find_ready_nodes
+from e2e.cluster.errors import StartError
+from e2e.cluster.layout import Layout
 from e2e.cluster.relay import Relay, bind_loopback
-from e2e.cluster.supervisor import next_backoff, wait_for_end
+from e2e.cluster.supervisor import next_backoff, take_lock, wait_for_end
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,13 @@ def test_backoff(lifetimes, waits):
         last = next_backoff(last, ran_s)
         found.append(last)
     assert found == waits
+
+
+def test_a_cluster_has_one_supervisor_at_a_time(tmp_path):
+    layout = Layout(state=tmp_path)
+    with take_lock(layout), pytest.raises(StartError, match="this cluster is starting already"):
+        take_lock(layout)
+    take_lock(layout).close()
 
 
 async def test_the_end_of_a_process_that_is_no_child_is_seen():
