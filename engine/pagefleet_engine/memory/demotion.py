@@ -43,6 +43,7 @@ def demote(table: FrameTable, index: int, tiers: Tiers, sizes: GroupSizes) -> No
     frames = tuple(group.frame for group in parts)
     for frame in frames[1:]:
         tiers.drop(frame)
+    tiers.pool.demote(frames[0], TARGET)
     merged = SealedGroup(frames[0], parts[0].start, sum(group.length for group in parts), TARGET)
     table.sealed[index : index + num_parts] = [merged]
     del table.keys[index:]

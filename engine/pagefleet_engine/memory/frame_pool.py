@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from enum import StrEnum
 
+from pagefleet_engine.contract.precision import Precision
+
 
 class FrameError(RuntimeError):
     """A frame was used against its state: a bug of the caller, never of a request."""
@@ -30,19 +32,24 @@ class FrameState(StrEnum):
 
 
 class FramePool:
-    """A fixed number of frames. Every method is O(1) but `settle` and `check_invariants`."""
+    """A fixed number of frames. Every method is O(1) but `settle` and `check_invariants`.
+
+    `num_held` counts the frames that at least one request holds; usage is their share. `sealed` counts sealed frames
+    by precision, cached ones that nobody holds included.
+    """
 
     def __init__(self, num_frames: int) -> None:
         if num_frames < 1:
             raise ValueError(f"a pool needs at least one frame, not {num_frames}")
         self.num_frames = num_frames
         self.num_held = 0
-        """Frames that at least one request holds; usage counts these only."""
+        self.sealed = dict.fromkeys(Precision, 0)
+        self._sealed_as: dict[int, Precision] = {}
         self._state = [FrameState.FREE] * num_frames
         self._holders = [0] * num_frames
         self._free = list(range(num_frames - 1, -1, -1))
         self._departing: deque[int] = deque()
-        self._arriving: dict[int, FrameState] = {}
+        self._arriving: dict[int, Precision | None] = {}
         self._read_by_copy: set[int] = set()
         self._freed_while_read: list[int] = []
 
@@ -59,8 +66,14 @@ class FramePool:
 
     def counts(self) -> dict[FrameState, int]:
         """Frames by state; the sum is `num_frames`."""
-        found = Counter(self._state)
-        return {state: found[state] for state in FrameState}
+        free, sealed = len(self._free), len(self._sealed_as)
+        moving = len(self._departing) + len(self._arriving) + len(self._freed_while_read)
+        return {
+            FrameState.FREE: free,
+            FrameState.OPEN: self.num_frames - free - sealed - moving,
+            FrameState.SEALED: sealed,
+            FrameState.IN_TRANSFER: moving,
+        }
 
     def take(self) -> int:
         """A free frame, now open and held once. Raises `FrameError` when there is none."""
@@ -68,8 +81,11 @@ class FramePool:
         self._state[frame] = FrameState.OPEN
         return frame
 
-    def take_arriving(self, becomes: FrameState) -> int:
-        """A free frame, held once, that is filled from host memory in this step and then is what `becomes` says."""
+    def take_arriving(self, becomes: Precision | None) -> int:
+        """A free frame, held once, that is filled from host memory in this step.
+
+        Afterwards it is sealed in the precision that `becomes` names, or open.
+        """
         frame = self._pop()
         self._state[frame] = FrameState.IN_TRANSFER
         self._arriving[frame] = becomes
@@ -90,15 +106,25 @@ class FramePool:
         self.num_held -= not self._holders[frame]
         return not self._holders[frame]
 
-    def seal(self, frame: int) -> None:
+    def seal(self, frame: int, precision: Precision) -> None:
         """An open frame is full and read-only from now on."""
         if self._state[frame] is not FrameState.OPEN:
             raise FrameError(f"frame {frame} is {self._state[frame]} and cannot be sealed")
-        self._state[frame] = FrameState.SEALED
+        self._set_sealed(frame, precision)
+
+    def demote(self, frame: int, precision: Precision) -> None:
+        """A sealed frame that one request alone holds is written again in another precision."""
+        if self._state[frame] is not FrameState.SEALED or self._holders[frame] != 1:
+            raise FrameError(
+                f"frame {frame} is {self._state[frame]}, held by {self._holders[frame]}, cannot be demoted"
+            )
+        self._unseal(frame)
+        self._set_sealed(frame, precision)
 
     def free(self, frame: int) -> None:
         """A frame without a holder can be taken again: at once, or after the step when a copy still reads it."""
         self._check_unheld(frame)
+        self._unseal(frame)
         if frame in self._read_by_copy:
             self._state[frame] = FrameState.IN_TRANSFER
             self._freed_while_read.append(frame)
@@ -111,6 +137,7 @@ class FramePool:
         self._check_unheld(frame)
         if frame in self._read_by_copy:
             raise FrameError(f"frame {frame} is the source of a copy and cannot leave in the same step")
+        self._unseal(frame)
         self._state[frame] = FrameState.IN_TRANSFER
         self._departing.append(frame)
 
@@ -124,7 +151,9 @@ class FramePool:
     def settle(self) -> None:
         """The step has ended: what was moving has arrived."""
         for frame, becomes in self._arriving.items():
-            self._state[frame] = becomes
+            self._state[frame] = FrameState.OPEN
+            if becomes is not None:
+                self._set_sealed(frame, becomes)
         leaving = (*self._departing, *self._freed_while_read)
         for frame in leaving:
             self._state[frame] = FrameState.FREE
@@ -141,6 +170,9 @@ class FramePool:
             want = {frame for frame in range(self.num_frames) if self._state[frame] is state}
             if len(listed) != len(want) or set(listed) != want:
                 raise FrameError(f"{state} frames are {sorted(want)}, but {sorted(listed)} are listed")
+        sealed = {frame for frame in range(self.num_frames) if self._state[frame] is FrameState.SEALED}
+        if sealed != set(self._sealed_as) or Counter(self._sealed_as.values()) != Counter(self.sealed):
+            raise FrameError(f"sealed frames are {sorted(sealed)}, but {sorted(self._sealed_as)} are counted")
         for frame, holders in enumerate(self._holders):
             if holders != held[frame]:
                 raise FrameError(f"frame {frame} counts {holders} holders, but {held[frame]} hold it")
@@ -156,6 +188,16 @@ class FramePool:
         self._holders[frame] = 1
         self.num_held += 1
         return frame
+
+    def _set_sealed(self, frame: int, precision: Precision) -> None:
+        self._state[frame] = FrameState.SEALED
+        self._sealed_as[frame] = precision
+        self.sealed[precision] += 1
+
+    def _unseal(self, frame: int) -> None:
+        precision = self._sealed_as.pop(frame, None)
+        if precision is not None:
+            self.sealed[precision] -= 1
 
     def _check_unheld(self, frame: int) -> None:
         if self._holders[frame]:

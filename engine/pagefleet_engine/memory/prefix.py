@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagefleet_engine.contract.kv import GroupSizes
-from pagefleet_engine.memory.frame_pool import FrameState
 from pagefleet_engine.memory.prefix_cache import CacheEntry, GroupIdentity, Namespace
 from pagefleet_engine.memory.table import SealedGroup
 from pagefleet_engine.memory.tiers import Tiers
@@ -60,7 +59,7 @@ class PrefixReuse:
         for entry in hits:
             length = len(entry.group.token_ids)
             if entry.key in in_host:
-                self._cache.enter_pool(entry, self._tiers.bring(in_host[entry.key], FrameState.SEALED))
+                self._cache.enter_pool(entry, self._tiers.bring(in_host[entry.key], entry.group.precision))
                 counters.prefix_host_hit_tokens += length
             else:
                 counters.prefix_hit_tokens += length

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pagefleet_engine.memory.frame_pool import FrameState
 from pagefleet_engine.memory.table import FrameTable, SwappedFrames
 from pagefleet_engine.memory.tiers import Tiers
 
@@ -21,10 +20,10 @@ def can_swap_out(table: FrameTable, tiers: Tiers) -> bool:
 
 def swap_out(table: FrameTable, tiers: Tiers) -> None:
     """Move the request's own frames to host memory; `can_swap_out` has said that it is possible."""
-    slots = tiers.take_slots(num_own_frames(table, tiers))
+    slots = iter(tiers.take_slots(num_own_frames(table, tiers)))
     open_frames = table.open.frames if table.open is not None else []
-    sealed = {i: slots.pop() for i, group in enumerate(table.sealed) if tiers.pool.holders(group.frame) == 1}
-    opened = {i: slots.pop() for i, frame in enumerate(open_frames) if tiers.pool.holders(frame) == 1}
+    sealed = {i: next(slots) for i, group in enumerate(table.sealed) if tiers.pool.holders(group.frame) == 1}
+    opened = {i: next(slots) for i, frame in enumerate(open_frames) if tiers.pool.holders(frame) == 1}
     for index, slot in sealed.items():
         tiers.send(table.sealed[index].frame, slot)
     for index, slot in opened.items():
@@ -43,10 +42,11 @@ def swap_in(table: FrameTable, tiers: Tiers) -> None:
     away = table.swapped
     assert away is not None
     for index, slot in away.sealed.items():
-        table.sealed[index] = table.sealed[index]._replace(frame=tiers.bring(slot, FrameState.SEALED))
+        group = table.sealed[index]
+        table.sealed[index] = group._replace(frame=tiers.bring(slot, group.precision))
     for index, slot in away.open.items():
         assert table.open is not None
-        table.open.frames[index] = tiers.bring(slot, FrameState.OPEN)
+        table.open.frames[index] = tiers.bring(slot, None)
     tiers.counters.swapped_in += len(away.sealed) + len(away.open)
     table.swapped = None
     table.epoch += 1

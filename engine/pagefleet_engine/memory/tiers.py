@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.counters import MemoryCounters
 from pagefleet_engine.memory.frame_pool import FrameError, FramePool, FrameState
 from pagefleet_engine.memory.host_pool import HostPool
@@ -76,8 +77,8 @@ class Tiers:
         self.pool.depart(frame)
         self.moves.swap_out[slot] = frame
 
-    def bring(self, slot: int, becomes: FrameState) -> int:
-        """Copy a slot back into a free frame, held once."""
+    def bring(self, slot: int, becomes: Precision | None) -> int:
+        """Copy a slot back into a free frame, held once: sealed in a precision, or open."""
         frame = self.pool.take_arriving(becomes)
         self.moves.swap_in.append(SwapIn(slot, frame))
         self.host.free_after_step(slot)

@@ -55,12 +55,14 @@ def plan_pieces(
 
 def shared_frames_written(table: FrameTable, piece: Piece, pool: FramePool, block_size: int) -> list[int]:
     """Indices of the open frames that this piece writes into although another fork holds them too."""
-    if table.open is None or piece.start != table.open.start:
+    group = table.open
+    if group is None or piece.start != group.start:
         return []
+    last = piece.num_written // block_size
     written = {0} if piece.seals else set()
-    if piece.num_written // block_size < len(table.open.frames):
-        written.add(piece.num_written // block_size)
-    return [index for index in sorted(written) if pool.holders(table.open.frames[index]) > 1]
+    if last < len(group.frames):
+        written.add(last)
+    return [index for index in sorted(written) if pool.holders(group.frames[index]) > 1]
 
 
 class FrameWriter:
@@ -110,7 +112,7 @@ class FrameWriter:
                     start=write.start, length=write.length, precision=write.precision, frames=frames, num_tokens=total
                 )
                 continue
-            self._pool.seal(write.frames[0])
+            self._pool.seal(write.frames[0], write.precision)
             for frame in write.frames[1:]:
                 if self._pool.drop(frame):
                     self._pool.free(frame)

@@ -49,8 +49,9 @@ class StepPlanner:
         if self._books.running and not self._planned:
             self._plan_alone(self._books.running[0])
         if not self._pressure.has_preempted:
-            self._resume()
-            self._admit()
+            reserved = sum(self._frames_still_to_come(request) for request in self._books.running)
+            self._resume(reserved)
+            self._admit(reserved)
         return self._finish()
 
     def _finish(self) -> ScheduleOutput:
@@ -135,13 +136,13 @@ class StepPlanner:
 
     # Those who come
 
-    def _resume(self) -> None:
+    def _resume(self, reserved: int) -> None:
         swapped, running = self._books.swapped, self._books.running
         while swapped and len(running) < self._cap:
             request = swapped[0]
             num_frames = self._memory.num_frames_away(request)
             # What it needs to go on, and one frame for each that runs, else somebody would be preempted again at once.
-            needed = num_frames + 1 + len(running) if running else num_frames
+            needed = num_frames + reserved + 1 + len(running) if running else num_frames
             if needed > self._memory.num_available and not self._may_reset(num_frames, request):
                 return
             self._memory.make_free(num_frames)
@@ -149,10 +150,10 @@ class StepPlanner:
             self._counters.resumes += 1
             self._pressure.protect(request)
             self._books.run(request)
+            reserved += self._frames_still_to_come(request)
 
-    def _admit(self) -> None:
+    def _admit(self, reserved: int) -> None:
         waiting, running = self._books.waiting, self._books.running
-        reserved = sum(self._frames_still_to_come(request) for request in running)
         while waiting and self._tokens_left and len(running) < self._cap and not self._books.swapped:
             request = waiting[0]
             admission = self._memory.plan_admission(request)

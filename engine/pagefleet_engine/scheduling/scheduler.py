@@ -9,7 +9,6 @@ One step is in flight at a time. Whatever ends a request while one is, ends it w
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -196,9 +195,8 @@ class Scheduler:
         request.table.lookup_keys.clear()
 
     def stats(self) -> SchedulerStats:
-        """One look at the scheduler; O(frames held)."""
+        """One look at the scheduler, cheap enough for every step."""
         books, pool = self._books, self.memory.pool
-        sealed = {group.frame: group.precision for r in books.requests.values() for group in r.table.sealed}
         return SchedulerStats(
             running=len(books.running),
             waiting=books.num_waiting,
@@ -209,7 +207,7 @@ class Scheduler:
             max_model_len=self._max_model_len,
             usage=pool.num_held / pool.num_frames,
             frames=pool.counts(),
-            sealed_frames=Counter(sealed.values()),
+            sealed_frames=dict(pool.sealed),
             host_usage=self._host_usage(),
             counters=replace(self._counters),
             memory=replace(self.memory.counters),

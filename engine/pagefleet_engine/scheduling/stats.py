@@ -48,7 +48,7 @@ class SchedulerStats:
     frames: Mapping[FrameState, int]
     """By state; the sum is the pool."""
     sealed_frames: Mapping[Precision, int]
-    """Sealed frames that requests hold, by precision; a shared one counts once."""
+    """By precision; cached frames that nobody holds are among them, and a shared one counts once."""
     host_usage: float
     """Host frames that swapped requests hold, as a share of host memory; cached prefixes do not count."""
     counters: Counters

@@ -7,14 +7,17 @@ precision, a race or a wrong order shows as another value, and the token that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pagefleet_engine.contract.kv import Layout
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.moves import CopyFrame, Demote, GroupWrite
+from pagefleet_engine.request import FinishReason, Request, SamplingParams
+from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.output import ScheduledRequest, ScheduleOutput
+from pagefleet_engine.scheduling.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,3 +240,67 @@ def _written(write: GroupWrite, block_size: int) -> set[int]:
 def _check_distinct(what: str, numbers: Sequence[int]) -> None:
     if len(set(numbers)) != len(numbers):
         raise KVModelError(f"{what} twice in one step: {sorted(numbers)}")
+
+
+class Harness:
+    """A scheduler with a `KVModel` behind it, small enough to follow by hand. Checks the books around every step."""
+
+    def __init__(self, *, vocab_size: int = 1000, **changes: Any) -> None:
+        sizes = {"num_frames": 10, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_model_len": 200}
+        self.config = SchedulerConfig(**(sizes | changes))
+        self.layout = TinyLayout()
+        self.scheduler = Scheduler(self.config, self.layout)
+        self.model = KVModel(
+            num_frames=self.config.num_frames,
+            num_slots=self.config.num_host_frames,
+            block_size=self.layout.block_size,
+            vocab_size=vocab_size,
+        )
+        self.reasons: dict[str, FinishReason] = {}
+        self._vocab_size = vocab_size
+
+    def add(self, request_id: str, prompt: Sequence[int], max_tokens: int = 4, **changes: Any) -> Request:
+        """Queue a request that takes the most likely token."""
+        sampling = SamplingParams(max_tokens=max_tokens, seed=changes.pop("seed", None))
+        request = Request(request_id=request_id, prompt_token_ids=list(prompt), sampling=sampling, **changes)
+        self.scheduler.add(request)
+        return request
+
+    def step(self, failed: Collection[str] = ()) -> ScheduleOutput:
+        """Plan a step, compute it, tell the scheduler."""
+        output = self.scheduler.schedule()
+        self.scheduler.check_invariants()
+        sampled = self.model.execute(output)
+        for update in self.scheduler.update(output, sampled, failed):
+            if update.finish_reason is not None:
+                self.reasons[update.request_id] = update.finish_reason
+        self.scheduler.check_invariants()
+        return output
+
+    def run(self, patience: int = 1000) -> int:
+        """Step until all requests have ended. Returns the number of steps; raises when patience ends first."""
+        for steps in range(patience):
+            if not self.scheduler.has_work:
+                return steps
+            self.step()
+        raise AssertionError(f"requests still there after {patience} steps: {dict(self.scheduler.requests)}")
+
+    def until(self, condition: Callable[[], bool], patience: int = 100) -> ScheduleOutput:
+        """Step until the condition holds; returns the last step."""
+        for _ in range(patience):
+            output = self.step()
+            if condition():
+                return output
+        raise AssertionError(f"not so after {patience} steps: {self.scheduler.stats()}")
+
+    def is_solo(self, request: Request) -> bool:
+        """The answer so far is the one that the request would have got alone."""
+        runs = request.table.runs
+        return request.token_ids[request.num_prompt_tokens :] == solo_answer(
+            request.prompt_token_ids,
+            request.num_output_tokens,
+            precision_at=lambda start: next(run.precision for run in reversed(runs) if run.start <= start),
+            layout=self.layout,
+            seed=request.sampling.seed,
+            vocab_size=self._vocab_size,
+        )

@@ -2,7 +2,10 @@ from collections import Counter
 
 import pytest
 
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.frame_pool import FrameError, FramePool, FrameState
+
+BF16, FP8 = Precision.BF16, Precision.FP8_E4M3
 
 
 def taken(pool, count):
@@ -30,10 +33,10 @@ def test_the_frame_freed_last_is_taken_first():
 def test_a_pool_counts_frames_by_state_and_their_sum_is_the_pool():
     pool = FramePool(10)
     taken(pool, 5)
-    pool.seal(0)
-    pool.seal(1)
+    pool.seal(0, BF16)
+    pool.seal(1, BF16)
     pool.drop(4)
-    pool.seal(4)
+    pool.seal(4, FP8)
     pool.depart(4)
     assert pool.counts() == {
         FrameState.FREE: 5,
@@ -41,6 +44,7 @@ def test_a_pool_counts_frames_by_state_and_their_sum_is_the_pool():
         FrameState.SEALED: 2,
         FrameState.IN_TRANSFER: 1,
     }
+    assert (pool.sealed[BF16], pool.sealed[FP8]) == (2, 0)
     pool.check_invariants(Counter([0, 1, 2, 3]))
 
 
@@ -48,7 +52,7 @@ def test_usage_counts_held_frames_only():
     pool = FramePool(10)
     taken(pool, 3)
     pool.hold(0)
-    pool.seal(1)
+    pool.seal(1, BF16)
     pool.drop(1)
     assert pool.num_held == 2
     pool.drop(0)
@@ -80,14 +84,15 @@ def test_a_departed_frame_is_free_after_the_step():
     assert pool.take() == 0
 
 
-@pytest.mark.parametrize("becomes", [FrameState.OPEN, FrameState.SEALED])
-def test_an_arriving_frame_is_in_transfer_until_the_step_has_ended(becomes):
+@pytest.mark.parametrize(("becomes", "state"), [(None, FrameState.OPEN), (FP8, FrameState.SEALED)])
+def test_an_arriving_frame_is_in_transfer_until_the_step_has_ended(becomes, state):
     pool = FramePool(3)
     frame = pool.take_arriving(becomes)
     assert pool.state(frame) is FrameState.IN_TRANSFER
     pool.check_invariants(Counter([frame]))
     pool.settle()
-    assert pool.state(frame) is becomes
+    assert pool.state(frame) is state
+    pool.check_invariants(Counter([frame]))
 
 
 def test_the_source_of_a_copy_is_given_to_nobody_before_the_step_has_ended():
@@ -106,9 +111,11 @@ WRONG_USES = {
     "a frame is freed while another request holds it": lambda pool: (pool.hold(0), pool.drop(0), pool.free(0)),
     "a frame is dropped twice": lambda pool: (pool.drop(0), pool.drop(0)),
     "a free frame is held": lambda pool: pool.hold(1),
-    "a sealed frame is sealed": lambda pool: (pool.seal(0), pool.seal(0)),
-    "an arriving frame is sealed": lambda pool: pool.seal(pool.take_arriving(FrameState.SEALED)),
+    "a sealed frame is sealed": lambda pool: (pool.seal(0, BF16), pool.seal(0, BF16)),
+    "an arriving frame is sealed": lambda pool: pool.seal(pool.take_arriving(BF16), BF16),
     "more frames are taken than there are": lambda pool: taken(pool, 2),
+    "an open frame is demoted": lambda pool: pool.demote(0, FP8),
+    "a shared frame is demoted": lambda pool: (pool.seal(0, BF16), pool.hold(0), pool.demote(0, FP8)),
     "a departing frame is freed": lambda pool: (pool.drop(0), pool.depart(0), pool.free(0)),
     "the source of a copy departs": lambda pool: (pool.read_by_copy(0), pool.drop(0), pool.depart(0)),
 }
