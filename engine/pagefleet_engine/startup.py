@@ -78,7 +78,7 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
             ),
             layout,
         ),
-        LocalExecutor(ModelRunner(decoder, cache, sampler)),
+        LocalExecutor(ModelRunner(decoder, cache, sampler, batch_invariant=arguments.batch_invariant)),
         vocab_size=config.vocab_size,
         monotonic_s=time.monotonic,
     )

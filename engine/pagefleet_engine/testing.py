@@ -266,7 +266,8 @@ def tiny_core(
         batch_invariant=batch_invariant,
         **(settings | scheduling),
     )
-    runner = ModelRunner(decoder, cache, Sampler(seed=0, eos_token_ids=(257,)))
+    sampler = Sampler(seed=0, eos_token_ids=(257,))
+    runner = ModelRunner(decoder, cache, sampler, batch_invariant=batch_invariant)
     return EngineCore(
         Scheduler(config, layout),
         executor_of(runner),

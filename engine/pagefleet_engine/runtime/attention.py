@@ -51,9 +51,14 @@ class StepAttention:
         seal_groups(self._cache, layer, self._batch.requests, raw)
         out_THK = torch.empty_like(q_THK)
         for index, rows in enumerate(self._batch.requests):
-            keys_GNK, values_GNK = self._visible(layer, rows, raw[index], q_THK.dtype)
-            out_THK[rows.rows] = attend(q_THK[rows.rows], keys_GNK, values_GNK, self._masks[index])
+            out_THK[rows.rows] = self._attend(layer, index, raw[index], q_THK[rows.rows])
         return out_THK
+
+    def _attend(self, layer: int, index: int, raw: RawRows | None, q_QHK: Tensor) -> Tensor:
+        """Attention output `[Q, H, K]` of one request's rows."""
+        rows = self._batch.requests[index]
+        keys_GNK, values_GNK = self._visible(layer, rows, raw, q_QHK.dtype)
+        return attend(q_QHK, keys_GNK, values_GNK, self._masks[index])
 
     def _raw_rows(self, layer: int, rows: RequestRows, k_TGK: Tensor, v_TGK: Tensor) -> RawRows | None:
         """None where everything is raw and will be read from the frames."""
@@ -112,7 +117,7 @@ def attend(q_QHK: Tensor, keys_GNK: Tensor, values_GNK: Tensor, mask_QN: Tensor 
     """
     num_rows, num_heads, head_dim = q_QHK.shape
     groups = keys_GNK.shape[0]
-    q_GRQK = q_QHK.view(num_rows, groups, -1, head_dim).permute(1, 2, 0, 3)
+    q_GRQK = q_QHK.reshape(num_rows, groups, -1, head_dim).permute(1, 2, 0, 3)
     q_1GXK = q_GRQK.reshape(1, groups, -1, head_dim)
     mask = None if mask_QN is None else mask_QN.repeat(num_heads // groups, 1)
     out_1GXK = F.scaled_dot_product_attention(q_1GXK, keys_GNK.unsqueeze(0), values_GNK.unsqueeze(0), mask)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from pagefleet_engine.layers.row_tiles import INVARIANT_ROWS
 from pagefleet_engine.models.llama import Decoder
 from pagefleet_engine.runtime.attention import StepAttention
 from pagefleet_engine.runtime.batch import Batch, build_batch
+from pagefleet_engine.runtime.invariant import InvariantAttention
 from pagefleet_engine.runtime.kv_cache import KvCache
 from pagefleet_engine.runtime.sampler import Sampled, Sampler
 from pagefleet_engine.scheduling.output import ScheduleOutput
@@ -16,8 +20,9 @@ from pagefleet_engine.scheduling.output import ScheduleOutput
 class ModelRunner:
     """Owns model, pool and sampler; keeps nothing of a request between steps."""
 
-    def __init__(self, decoder: Decoder, cache: KvCache, sampler: Sampler) -> None:
-        self.decoder = decoder
+    def __init__(self, decoder: Decoder, cache: KvCache, sampler: Sampler, *, batch_invariant: bool = False) -> None:
+        self.decoder = replace(decoder, row_tile=INVARIANT_ROWS) if batch_invariant else decoder
+        self._attention = InvariantAttention if batch_invariant else StepAttention
         self.cache = cache
         self.sampler = sampler
 
@@ -37,7 +42,7 @@ class ModelRunner:
 
     def hidden(self, batch: Batch) -> Tensor:
         """Activations `[T, D]` of every row of the batch, before the final norm."""
-        return self.decoder.hidden(batch.token_ids_T, batch.positions_T, StepAttention(self.cache, batch))
+        return self.decoder.hidden(batch.token_ids_T, batch.positions_T, self._attention(self.cache, batch))
 
     def _move(self, output: ScheduleOutput) -> None:
         """Copies in the order that `scheduling.output` prescribes."""
