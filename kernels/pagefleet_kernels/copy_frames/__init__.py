@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pagefleet_kernels.dispatch import Impl
+from pagefleet_kernels.dispatch import Impl, use_triton
 from pagefleet_kernels.layout import FrameLayout
 from pagefleet_kernels.pool import check_pool, check_shape
 
@@ -22,6 +22,11 @@ def copy_frames(
     check_pool(pool, layout)
     check_shape("sources", sources, (-1,))
     check_shape("targets", targets, (sources.shape[0],))
+    if use_triton(impl, pool):
+        from pagefleet_kernels.copy_frames import launcher
+
+        launcher.copy_frames(pool, layout, sources, targets)
+        return
     pool[targets.long()] = pool[sources.long()]
 
 

@@ -1,7 +1,8 @@
 """Attention of one new token per sequence over its frames: sealed ones in their precision, open ones in BF16.
 
 Numerics contract: the result is softmax attention in fp32 over the dequantised keys and values (`codec`). Triton rounds
-probabilities to the 16-bit type of the product and accumulates in fp32.
+probabilities to the 16-bit type of the product and accumulates in fp32. Batch-invariant attention always runs the
+reference, on a GPU too: its bits are the same in prefill and decode.
 Legend: S sequences, A query heads, H KV heads (A a multiple of H), D head dim.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pagefleet_kernels.dispatch import Impl
+from pagefleet_kernels.dispatch import Impl, use_triton
 from pagefleet_kernels.layout import FrameLayout
 from pagefleet_kernels.paged_decode import reference
 from pagefleet_kernels.pool import check_layer, check_pool, check_shape
@@ -44,6 +45,10 @@ def paged_decode(
     for table in sealed:
         check_shape("sealed", table.frames, (queries.shape[0], -1))
     masking = masking or Masking()
+    if use_triton(impl, queries) and not batch_invariant:
+        from pagefleet_kernels.paged_decode import launcher
+
+        return launcher.paged_decode(queries, pool, layout, layer, sealed, open_table, scale, masking)
     return reference.paged_decode(queries, pool, layout, layer, sealed, open_table, scale, masking, batch_invariant)
 
 

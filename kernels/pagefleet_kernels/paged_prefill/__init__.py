@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pagefleet_kernels.dispatch import Impl
+from pagefleet_kernels.dispatch import Impl, use_triton
 from pagefleet_kernels.layout import FrameLayout
 from pagefleet_kernels.paged_decode import check_heads
 from pagefleet_kernels.paged_prefill import reference
@@ -58,6 +58,24 @@ def paged_prefill(
     for table in sealed:
         check_shape("sealed", table.frames, (open_table.frames.shape[0], -1))
     masking = masking or Masking()
+    if use_triton(impl, queries) and not batch_invariant:
+        from pagefleet_kernels.paged_prefill import launcher
+
+        return launcher.paged_prefill(
+            queries,
+            keys,
+            values,
+            offsets,
+            positions,
+            group_starts,
+            pool,
+            layout,
+            layer,
+            sealed,
+            open_table,
+            scale,
+            masking,
+        )
     return reference.paged_prefill(
         queries,
         keys,

@@ -1,6 +1,7 @@
 """Quantise full groups of tokens into frames: payload and scales in one go, written once.
 
-Numerics contract: `codec`. The Triton kernels write the same bytes as the reference.
+Numerics contract: `codec`. The Triton kernels write the same codes and scales as
+the reference; bytes that hold neither are unspecified.
 Legend: G groups, T tokens of a group in the target precision, H KV heads, D head dim.
 """
 
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pagefleet_kernels.dispatch import Impl
+from pagefleet_kernels.dispatch import Impl, use_triton
 from pagefleet_kernels.layout import FrameLayout, Precision
 from pagefleet_kernels.pool import check_layer, check_pool, check_shape
 from pagefleet_kernels.seal_frames import reference
@@ -38,6 +39,11 @@ def seal_frames(
     group = (frames.shape[0], layout.tokens_per_frame(precision), layout.num_kv_heads, layout.head_dim)
     check_shape("keys", keys, group)
     check_shape("values", values, group)
+    if use_triton(impl, pool) and precision is not Precision.BF16:
+        from pagefleet_kernels.seal_frames import launcher
+
+        launcher.seal_frames(pool, layout, layer, precision, frames, keys, values)
+        return
     reference.seal_frames(pool, layout, layer, precision, frames, keys, values)
 
 
@@ -61,6 +67,11 @@ def seal_open_frames(
     check_shape("frames", frames, (-1, layout.open_frames_per_group(precision)))
     if precision is Precision.BF16:
         return  # a full open frame is a sealed one
+    if use_triton(impl, pool):
+        from pagefleet_kernels.seal_frames import launcher
+
+        launcher.seal_open_frames(pool, layout, layers, precision, frames)
+        return
     reference.seal_open_frames(pool, layout, layers, precision, frames)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from pagefleet_kernels.dispatch import Impl
+from pagefleet_kernels.dispatch import Impl, use_triton
 from pagefleet_kernels.layout import FrameLayout
 from pagefleet_kernels.pool import check_layer, check_pool, check_shape
 from pagefleet_kernels.write_open import reference
@@ -34,4 +34,9 @@ def write_open(
     check_shape("slots", slots, (frames.shape[0],))
     check_shape("keys", keys, (frames.shape[0], layout.num_kv_heads, layout.head_dim))
     check_shape("values", values, (frames.shape[0], layout.num_kv_heads, layout.head_dim))
+    if use_triton(impl, pool):
+        from pagefleet_kernels.write_open import launcher
+
+        launcher.write_open(pool, layout, layer, frames, slots, keys, values)
+        return
     reference.write_open(pool, layout, layer, frames, slots, keys, values)

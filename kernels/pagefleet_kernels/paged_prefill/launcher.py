@@ -1,0 +1,73 @@
+"""Launches the prefill kernel: once per precision of the batch, and a merge where there are several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pagefleet_kernels.launch import PrefillLaunch, power_of_two_from, prefill_launch
+from pagefleet_kernels.layout import FrameLayout, Precision
+from pagefleet_kernels.paged_decode.kernel import combine_kernel
+from pagefleet_kernels.paged_decode.launcher import CODES, LOG2_E, empty_table
+from pagefleet_kernels.paged_prefill import kernel
+from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
+
+
+def paged_prefill(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    offsets: torch.Tensor,
+    positions: torch.Tensor,
+    group_starts: torch.Tensor,
+    pool: torch.Tensor,
+    layout: FrameLayout,
+    layer: int,
+    sealed: Sequence[FrameTable],
+    open_table: OpenTable,
+    scale: float,
+    masking: Masking,
+    *,
+    launch: PrefillLaunch | None = None,
+    native: bool | None = None,
+) -> torch.Tensor:
+    """Arguments as in the public function. `launch` overrides the rules, for measurements; `native` is off in the
+    interpreter."""
+    native = queries.is_cuda if native is None else native
+    queries, keys, values = queries.contiguous(), keys.contiguous(), values.contiguous()
+    tables = [t for t in sealed if t.frames.shape[1]] or [empty_table(open_table)]
+    out = torch.empty_like(queries)
+    direct = len(tables) == 1
+    rows = 1 if direct else queries.shape[0] * queries.shape[1] * len(tables)
+    parts = queries.new_empty((rows, layout.head_dim), dtype=torch.float32)
+    stats = queries.new_empty((rows, 2), dtype=torch.float32)
+    group, address = queries.shape[1] // layout.num_kv_heads, layout.address(layer)
+    num_sequences = offsets.shape[0] - 1
+    for part, table in enumerate(tables):
+        form = layout.tile_format(table.precision)
+        plan = launch or prefill_launch(
+            table.precision, group=group, block_size=layout.block_size, head_dim=layout.head_dim
+        )
+        tiles = queries.shape[0] // (plan.rows // group) + num_sequences
+        kernel.prefill_kernel[(layout.num_kv_heads, tiles)](
+            queries, keys, values, offsets, positions, group_starts,
+            pool, pool.view(torch.bfloat16), pool.view(torch.float32), table.frames, table.starts, table.counts,
+            open_table.frames, open_table.starts, open_table.lengths, out, parts, stats,
+            scale * LOG2_E, address.tile_base // 128, address.scale_base // 4, table.frames.stride(0),
+            open_table.frames.stride(0), num_sequences, part, len(tables),
+            GROUP=group, KV_HEADS=layout.num_kv_heads, HEAD_DIM=layout.head_dim,
+            BLOCK_D=max(16, power_of_two_from(layout.head_dim)), ROWS=plan.rows,
+            FRAME_BYTES=address.frame_stride, TILE_BYTES=layout.tile_bytes, BLOCK_SIZE=layout.block_size,
+            WIDTH=layout.block_size if table.precision is Precision.BF16 else 2 * layout.block_size,
+            CODE_ROWS=form.code_rows, PER_ROW=max(1, form.scales_per_row), PRECISION=CODES[table.precision],
+            FRAMES=plan.frames, SEQUENCES=power_of_two_from(num_sequences), HAS_RAW=part == 0, DIRECT=direct,
+            WINDOW=masking.window or 0, SINKS=masking.sinks, SOFT_CAP=masking.soft_cap or 0.0, RAW=plan.raw,
+            STAGES=plan.num_stages, NATIVE=native, num_warps=plan.num_warps, num_stages=plan.num_stages,
+        )  # fmt: skip
+    if not direct:
+        combine_kernel[(queries.shape[0] * queries.shape[1],)](
+            parts, stats, out, len(tables), HEAD_DIM=layout.head_dim, BLOCK_D=power_of_two_from(layout.head_dim),
+            PARTS=power_of_two_from(len(tables)), NATIVE=native, num_warps=4,
+        )  # fmt: skip
+    return out
