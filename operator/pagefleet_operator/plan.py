@@ -23,7 +23,7 @@ from pagefleet_operator.observe import Observation, Wanted
 from pagefleet_operator.pods import PodObservation
 from pagefleet_operator.resources import BUDGET, POD, SERVICE, Object, Resource
 from pagefleet_operator.rollout import Limits, Member, next_step
-from pagefleet_operator.status import OVERDUE_AFTER, PROGRESS_DEADLINE, build_status, is_overdue
+from pagefleet_operator.status import OVERDUE_AFTER, PROGRESS_DEADLINE, build_status, is_overdue, status_patch
 from pagefleet_operator.steps import Create, Delete, Patch, Step
 
 FAILED_POD_REST: Final = timedelta(seconds=10)
@@ -53,6 +53,12 @@ def decide(observed: Observation, now: datetime) -> Plan:
         events=tuple(notes_of_transitions(observed.status, status)),
         requeue_after=_next_look(observed, now),
     )
+
+
+def needs_work(observed: Observation, now: datetime) -> bool:
+    """Whether a reconcile would write anything."""
+    plan = decide(observed, now)
+    return bool(plan.steps) or (plan.status is not None and status_patch(observed.raw_status, plan.status) is not None)
 
 
 def _steps(observed: Observation, now: datetime) -> Iterator[Step]:

@@ -117,7 +117,8 @@ def _last_end(container: Object) -> Trouble | None:
     if end.get("reason") == "OOMKilled":
         return _trouble(Reason.OUT_OF_MEMORY, "the engine ran out of memory: raise pod.resources.limits.memory")
     if end["exitCode"] == STARTUP_ERROR_EXIT_CODE:
-        reason = Reason.MODEL_MISSING if "--model" in message.split() else Reason.ENGINE_START_FAILED
+        is_missing = "--model" in message.split() and "no such file" in message.lower()
+        reason = Reason.MODEL_MISSING if is_missing else Reason.ENGINE_START_FAILED
         return _trouble(reason, message or "the engine refused to start and said nothing; see its log")
     last_line = message.splitlines()[-1] if message else "no message; see kubectl logs --previous"
     return _trouble(Reason.CRASH_LOOP, f"the engine ended with exit code {end['exitCode']}: {last_line}")

@@ -24,7 +24,7 @@ from pagefleet_operator.labels import Key
 from pagefleet_operator.lease import LeaseHolder
 from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.reconcile import Reconciler
-from pagefleet_operator.resync import resync_for_ever
+from pagefleet_operator.resync import Resync
 from pagefleet_operator.settings import OperatorSettings
 from pagefleet_operator.work_queue import WorkQueue
 
@@ -102,15 +102,16 @@ async def _serve(
         metrics=metrics,
         random=random.random,
     )
-    resync = resync_for_ever(
-        server,
-        queue.add,
-        health,
+    resync = Resync(
+        cluster=server,
+        add=queue.add,
+        health=health,
+        clock=_now,
+        random=random.random,
         namespaces=settings.namespaces,
         period_s=settings.resync_s,
-        random=random.random,
     )
-    await until_first(lease.hold(), queue.run(settings.workers), watches.run(), resync)
+    await until_first(lease.hold(), queue.run(settings.workers), watches.run(), resync.run())
 
 
 def _now() -> datetime:

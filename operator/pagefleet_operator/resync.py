@@ -1,6 +1,8 @@
-"""The loop that cannot die: every so often it puts every service into the queue, whatever the watches have seen.
+"""The loop that cannot die: every so often it looks at every service, whatever the watches have seen.
 
-Its heartbeat is what liveness follows. An API server that does not answer costs one line per round, not the loop.
+It reads in bulk and puts into the queue only what a reconcile would change, so a thousand settled services cost four
+reads. Its heartbeat is what liveness follows. An API server that does not answer costs one line per round, not the
+loop.
 """
 
 from __future__ import annotations
@@ -8,42 +10,55 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 
 from pagefleet_operator.cluster import Cluster
 from pagefleet_operator.errors import OperatorError
+from pagefleet_operator.gather import gather_all
 from pagefleet_operator.health import Health
 from pagefleet_operator.labels import Key
-from pagefleet_operator.resources import LLM_SERVICE
+from pagefleet_operator.observe import Gathered, observe
+from pagefleet_operator.plan import needs_work
 
 logger = logging.getLogger(__name__)
 
 
-async def resync_for_ever(
-    cluster: Cluster,
-    add: Callable[[Key], None],
-    health: Health,
-    *,
-    namespaces: tuple[str, ...],
-    period_s: float,
-    random: Callable[[], float],
-) -> None:
-    """Run until cancelled. This is one of the two outermost loops, so it survives whatever a round raises."""
-    while True:
-        health.beat()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resync:
+    """The loop, with everything it needs from outside."""
+
+    cluster: Cluster
+    add: Callable[[Key], None]
+    health: Health
+    clock: Callable[[], datetime]
+    random: Callable[[], float]
+    namespaces: tuple[str, ...]  # none: all
+    period_s: float
+
+    async def run(self) -> None:
+        """Run until cancelled. This is one of the two outermost loops, so it survives whatever a round raises."""
+        while True:
+            self.health.beat()
+            try:
+                await self.look_at_all()
+            except OperatorError as error:
+                logger.warning("resync: trying again in about %.0f s: %s", self.period_s, error)
+            except Exception:
+                logger.exception("resync: trying again in about %.0f s after an error of the operator", self.period_s)
+            await asyncio.sleep(self.period_s * (0.75 + 0.5 * self.random()))
+
+    async def look_at_all(self) -> None:
+        """Add every service that needs work. Raises `OperatorError` when the cluster cannot be read."""
+        for namespace in self.namespaces or (None,):
+            for key, gathered in await gather_all(namespace, self.cluster):
+                if self._needs_work(gathered):
+                    self.add(key)
+                await asyncio.sleep(0)  # a thousand services take a second, in which others have to run, too
+
+    def _needs_work(self, gathered: Gathered) -> bool:
         try:
-            for key in await list_services(cluster, namespaces):
-                add(key)
-        except OperatorError as error:
-            logger.warning("resync: trying again in about %.0f s: %s", period_s, error)
+            return needs_work(observe(gathered), self.clock())
         except Exception:
-            logger.exception("resync: trying again in about %.0f s after an error of the operator", period_s)
-        await asyncio.sleep(period_s * (0.75 + 0.5 * random()))
-
-
-async def list_services(cluster: Cluster, namespaces: tuple[str, ...]) -> list[Key]:
-    """The keys of all services that are ours to look at."""
-    found: list[Key] = []
-    for namespace in namespaces or (None,):
-        for raw in await cluster.find(LLM_SERVICE, namespace, {}):
-            found.append(Key(raw["metadata"]["namespace"], raw["metadata"]["name"]))
-    return found
+            # One object that cannot be understood must not hide the others; the queue reports it.
+            return True

@@ -9,15 +9,10 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pagefleet_operator.errors import UnreachableError
 from pagefleet_operator.health import Health, serve_health
-from pagefleet_operator.labels import Key
 from pagefleet_operator.logs import JsonFormatter
 from pagefleet_operator.metrics import OperatorMetrics
-from pagefleet_operator.resources import LLM_SERVICE
-from pagefleet_operator.resync import list_services, resync_for_ever
 from pagefleet_operator.settings import OperatorSettings, parse_settings
-from pagefleet_operator.testing import FakeCluster, llm_service
 
 
 def test_settings_come_from_flags_and_the_pods_namespace():
@@ -87,32 +82,6 @@ async def test_metrics_are_exported(health_server):
     status, text = await fetch(f"{url}/metrics")
     assert status == 200
     assert 'pagefleet_operator_build_info{version="' in text
-
-
-async def test_the_resync_adds_every_service_and_survives_what_it_meets():
-    cluster, rounds, added = FakeCluster(), [], []
-    for name in ("a", "b"):
-        await cluster.create(LLM_SERVICE, llm_service(name))
-    health = Health(monotonic=Clock(), max_silence_s=1)
-    cluster.fail_next("find", "llmservices", UnreachableError("no answer"))
-
-    def jitter():
-        rounds.append(1)
-        if len(rounds) == 3:
-            raise KeyboardInterrupt
-        return 0.0
-
-    with pytest.raises(KeyboardInterrupt):
-        await resync_for_ever(cluster, added.append, health, namespaces=(), period_s=0, random=jitter)
-    assert added == [Key("models", "a"), Key("models", "b")] * 2
-
-
-async def test_the_resync_keeps_to_its_namespaces():
-    cluster = FakeCluster()
-    await cluster.create(LLM_SERVICE, llm_service("a", "here"))
-    await cluster.create(LLM_SERVICE, llm_service("b", "there"))
-    assert await list_services(cluster, ("here",)) == [Key("here", "a")]
-    assert await list_services(cluster, ()) == [Key("here", "a"), Key("there", "b")]
 
 
 def test_importing_the_operator_loads_no_torch():

@@ -59,6 +59,10 @@ TROUBLES = {
         engine({"terminated": {"exitCode": 2, "message": "--model /models/x: no such file\n"}}),
         Trouble(reason=Reason.MODEL_MISSING, message="--model /models/x: no such file"),
     ),
+    "the engine finds something that is no model": (
+        engine({"terminated": {"exitCode": 2, "message": "--model /models/x: not a GGUF file"}}),
+        Trouble(reason=Reason.ENGINE_START_FAILED, message="--model /models/x: not a GGUF file"),
+    ),
     "the engine refuses to start": (
         engine({"waiting": {"reason": "CrashLoopBackOff"}}, {"exitCode": 2, "message": "--port 8000: in use"}, 3),
         Trouble(reason=Reason.ENGINE_START_FAILED, message="--port 8000: in use"),

@@ -236,7 +236,7 @@ async def test_a_crashing_pod_is_kept_and_its_last_words_are_told(fixture):
 async def test_a_missing_model_is_told_in_the_engines_words(fixture):
     await fixture.make()
     await fixture.reconcile()
-    words = "--model /models/smollm2: there is no such file; correct model.uri"
+    words = "--model /models/smollm2: no such file or folder"
     fixture.set_pod(engine({"waiting": {"reason": "CrashLoopBackOff"}}, {"exitCode": 2, "message": words}))
     await fixture.reconcile()
     assert await fixture.condition("ModelReady") == ("False", "ModelMissing", f"{fixture.only_pod()}: {words}")

@@ -29,7 +29,7 @@ METRICS = OperatorMetrics(CollectorRegistry())
 BROKEN = {
     "crash": {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 1}}},
     "image": {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}, "lastState": {}},
-    "model": {"state": {}, "lastState": {"terminated": {"exitCode": 2, "message": "--model /x: not there"}}},
+    "model": {"state": {}, "lastState": {"terminated": {"exitCode": 2, "message": "--model /x: no such file"}}},
     "loads": {"state": {"running": {}}, "lastState": {}},
 }
 
