@@ -46,7 +46,7 @@ class RequestState(StrEnum):
     FINISHED = "finished"
 
 
-# (field, lowest, highest, what a person should read)
+# (field, lowest, highest)
 _BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("temperature", 0.0, 100.0),
     ("top_k", 1, 2**31),
@@ -131,7 +131,7 @@ def _check_range(name: str, value: float | None, low: float, high: float) -> Non
     if value is None:
         return
     if not low <= value <= high or math.isinf(value):
-        raise SamplingError(name, f"is {value}: must be {low:g} to {high:g}")
+        raise SamplingError(name, f"is {value}: must be {low:.12g} to {high:.12g}")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
