@@ -54,8 +54,8 @@ async def health_server():
     clock = Clock()
     health = Health(monotonic=clock, max_silence_s=100)
     runner = await serve_health(health, OperatorMetrics(CollectorRegistry()).registry, 0)
-    _, port = runner.addresses[0][:2]
-    yield clock, health, f"http://localhost:{port}"
+    port = next(address[1] for address in runner.addresses if len(address) == 2)  # IPv6 has a port of its own
+    yield clock, health, f"http://127.0.0.1:{port}"
     await runner.cleanup()
 
 
