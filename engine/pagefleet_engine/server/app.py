@@ -89,12 +89,29 @@ def _add_model_routes(app: FastAPI, service: Service) -> None:
 
 def _add_post(app: FastAPI, service: Service, path: str, endpoint: Endpoint, body: type[BaseModel]) -> None:
     """The endpoint reads its body itself, within the limits; the document still shows its schema."""
-    schema = {"content": {"application/json": {"schema": body.model_json_schema()}}, "required": True}
+    schema = {"content": {"application/json": {"schema": _inlined(body.model_json_schema())}}, "required": True}
 
     async def handle(request: Request) -> Response:
         return await endpoint(request, service)
 
     app.post(path, openapi_extra={"requestBody": schema}, name=endpoint.__name__)(handle)
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without references: those of a body would point into the whole document."""
+    definitions = schema.pop("$defs", {})
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, list):
+            return [resolve(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "$ref" in value:
+            return resolve(definitions[value["$ref"].rsplit("/", 1)[1]])
+        return {key: resolve(item) for key, item in value.items()}
+
+    resolved: dict[str, Any] = resolve(schema)
+    return resolved
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

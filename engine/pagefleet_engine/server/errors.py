@@ -67,10 +67,11 @@ def unknown_model(name: str, served: tuple[str, ...]) -> ApiError:
 
 
 def context_overflow(num_prompt: int, num_output: int, longest: int, *, param: str) -> ApiError:
-    """Prompt and answer do not fit. Client libraries look for the words "maximum context length"."""
+    """Prompt and answer do not fit. Client libraries look for "prompt is too long" and "maximum context length"."""
     message = (
-        f"the maximum context length is {longest} tokens, but this request needs {num_prompt + num_output}: "
-        f"{num_prompt} in the prompt and {num_output} for the answer; shorten the prompt or ask for fewer tokens"
+        f"the prompt is too long: the maximum context length is {longest} tokens, but this request needs "
+        f"{num_prompt + num_output}: {num_prompt} in the prompt and {num_output} for the answer; "
+        "shorten the prompt or ask for fewer tokens"
     )
     return invalid(message, param=param, code="context_length_exceeded")
 

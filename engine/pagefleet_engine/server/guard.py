@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,6 +23,8 @@ from pagefleet_engine.server.lifecycle import Lifecycle
 from pagefleet_engine.server.limits import Limits
 
 log = logging.getLogger(__name__)
+
+_LABEL = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 OPEN_PATHS = frozenset({HEALTH, READY, METRICS})
 """Served in every phase and to everybody. Every other path, known or not, needs a key where there are keys."""
@@ -50,7 +54,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        reply = _Reply(send, self._limits.write_timeout_s, lambda: self._closes(scope), self._count_refused)
+        request_id = label_of(scope["headers"])
+        reply = _Reply(send, self._limits.write_timeout_s, lambda: self._closes(scope), self._count_refused, request_id)
         try:
             self._check(scope)
             await self._serve(scope, receive, reply)
@@ -62,7 +67,7 @@ class Guard:
             if reply.timed_out:
                 log.debug("client stopped reading")  # the framework has wrapped ClientGone in an error of its own
                 return
-            log.exception("%s %r failed", scope["method"], scope["path"][:200])
+            log.exception("%s %r failed (%s)", scope["method"], scope["path"][:200], request_id.decode())
             await self._answer_error(reply, internal())
 
     async def _serve(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
@@ -109,8 +114,14 @@ class _Reply:
     """`send` with a time-out; remembers whether a response has begun, and asks clients to leave when they should."""
 
     def __init__(
-        self, send: Send, timeout_s: float, closes: Callable[[], bool], count_refused: Callable[[int], None]
+        self,
+        send: Send,
+        timeout_s: float,
+        closes: Callable[[], bool],
+        count_refused: Callable[[int], None],
+        request_id: bytes,
     ) -> None:
+        self._request_id = request_id
         self._send = send
         self._timeout_s = timeout_s
         self._closes = closes
@@ -123,15 +134,22 @@ class _Reply:
             self.started = True
             if message["status"] >= 400:
                 self._count_refused(message["status"])
+            headers = [*message["headers"], (b"x-request-id", self._request_id)]
             if self._closes():
-                others = [header for header in message["headers"] if header[0] != b"connection"]
-                message = {**message, "headers": [*others, (b"connection", b"close")]}
+                headers = [*(header for header in headers if header[0] != b"connection"), (b"connection", b"close")]
+            message = {**message, "headers": headers}
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._send(message)
         except TimeoutError:
             self.timed_out = True
             raise ClientGone from None
+
+
+def label_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """The client's `X-Request-Id` where it is one short printable word, else one of ours; a label and never a key."""
+    given = next((value for name, value in headers if name == b"x-request-id"), b"")
+    return given if _LABEL.fullmatch(given) else uuid4().hex.encode()
 
 
 class ConnectionAges:

@@ -46,8 +46,8 @@ class TextWorkers:
         longest = max_model_len * self._limits.chars_per_token
         if len(text) > longest:
             message = (
-                f"the maximum context length is {max_model_len} tokens, and {param} has {len(text)} characters: "
-                f"more than {longest} cannot fit; shorten it"
+                f"the prompt is too long: the maximum context length is {max_model_len} tokens, and {param} has "
+                f"{len(text)} characters: more than {longest} cannot fit; shorten it"
             )
             raise invalid(message, param=param, code="context_length_exceeded")
 

@@ -47,4 +47,5 @@ def small_limits() -> Limits:
         stop_token_ids=2,
         logit_bias=2,
         logprobs=3,
+        chars_per_token=32,
     )

@@ -123,7 +123,7 @@ ROWS = {
         "top_p 0 leaves no token to sample: use temperature 0 for the most likely one", param="top_p", top_p=0
     ),
     "top_p above 1": plain("top_p is 1.01: must be 0 to 1", param="top_p", top_p=1.01),
-    "top_k -2": plain("top_k is -2: must be 1 to 2.14748e+09", param="top_k", top_k=-2),
+    "top_k -2": plain("top_k is -2: must be 1 to 2147483648", param="top_k", top_k=-2),
     "min_p -1": plain("min_p is -1.0: must be 0 to 1", param="min_p", min_p=-1.0),
     "repetition_penalty 0": plain(
         "repetition_penalty is 0.0: must be 0.01 to 100", param="repetition_penalty", repetition_penalty=0
@@ -134,13 +134,15 @@ ROWS = {
     "presence_penalty 3": plain(
         "presence_penalty is 3.0: must be -2 to 2", param="presence_penalty", presence_penalty=3
     ),
-    "max_tokens 0": plain("max_tokens is 0: must be 1 to 2.14748e+09", param="max_tokens", max_tokens=0),
-    "max_tokens -1": plain("max_tokens is -1: must be 1 to 2.14748e+09", param="max_tokens", max_tokens=-1),
-    "min_tokens -1": plain("min_tokens is -1: must be 0 to 2.14748e+09", param="min_tokens", min_tokens=-1),
+    "max_tokens 0": plain("max_tokens is 0: must be 1 to 2147483648", param="max_tokens", max_tokens=0),
+    "max_tokens -1": plain("max_tokens is -1: must be 1 to 2147483648", param="max_tokens", max_tokens=-1),
+    "min_tokens -1": plain("min_tokens is -1: must be 0 to 2147483648", param="min_tokens", min_tokens=-1),
     "min_tokens above max_tokens": plain(
         "min_tokens 3 is above max_tokens 2", param="min_tokens", min_tokens=3, max_tokens=2
     ),
-    "seed 2^63": plain(f"seed is {2**63}: must be -9.22337e+18 to 9.22337e+18", param="seed", seed=2**63),
+    "seed 2^63": plain(
+        f"seed is {2**63}: must be -9223372036854775808 to 9223372036854775807", param="seed", seed=2**63
+    ),
     "CVE-2026-34756: n too large": plain("n: 5 choices; at most 4 are served", param="n", n=5),
     "CVE-2026-34756: n times prompts too large": plain(
         "n: 2 choices for 4 prompts; at most 6 in all", param="n", n=2, prompt=["a"] * 4
@@ -180,18 +182,27 @@ ROWS = {
     ),
     # length
     "prompt and answer one token too long": plain(
-        "the maximum context length is 64 tokens, but this request needs 65: 2 in the prompt and 63 for the answer; "
+        "the prompt is too long: the maximum context length is 64 tokens, but this request needs "
+        "65: 2 in the prompt and 63 for the answer; "
         "shorten the prompt or ask for fewer tokens",
         param="prompt",
         code="context_length_exceeded",
         max_tokens=63,
     ),
     "a prompt that leaves no room": chat(
-        "the maximum context length is 64 tokens, but this request needs 88: 87 in the prompt and 1 for the answer; "
+        "the prompt is too long: the maximum context length is 64 tokens, but this request needs "
+        "88: 87 in the prompt and 1 for the answer; "
         "shorten the prompt or ask for fewer tokens",
         param="messages",
         code="context_length_exceeded",
         messages=[{"role": "user", "content": "x" * 69}],
+    ),
+    "a text that no tokenizer needs to see": plain(
+        "the prompt is too long: the maximum context length is 64 tokens, and prompt has 3000 characters: "
+        "more than 2048 cannot fit; shorten it",
+        param="prompt",
+        code="context_length_exceeded",
+        prompt="x" * 3_000,
     ),
     # what is known and not served
     "tools": unsupported("tools", [{"type": "function"}]),

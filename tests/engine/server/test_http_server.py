@@ -10,6 +10,7 @@ import asyncio
 import pytest
 
 from pagefleet_engine.errors import StartupError
+from pagefleet_engine.server.guard import label_of
 from pagefleet_engine.server.http import check_port
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.service import Service
@@ -128,3 +129,20 @@ async def test_a_port_in_use_is_named():
             check_port(HOST, server.port)
     reason = f"cannot listen on {HOST}: Address already in use; choose another --port, or another --host"
     assert str(caught.value) == f"--port {server.port}: {reason}"
+
+
+# sentence → (X-Request-Id sent, whether it comes back)
+LABELS = {
+    "a word": (b"abc-1.2:3", True),
+    "nothing": (b"", False),
+    "a space in it": (b"a b", False),
+    "bytes beyond ASCII": (b"\xff", False),
+    "129 characters": (b"a" * 129, False),
+}
+
+
+@pytest.mark.parametrize(("sent", "kept"), LABELS.values(), ids=LABELS.keys())
+def test_a_client_s_request_id_is_a_label(sent, kept):
+    got = label_of([(b"x-request-id", sent)])
+    assert (got == sent) is kept
+    assert len(got) == (len(sent) if kept else 32)
