@@ -14,6 +14,7 @@ from pagefleet_operator.api.conditions import Reason, bounded
 from pagefleet_operator.cluster import Cluster
 from pagefleet_operator.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from pagefleet_operator.pods import MAX_MESSAGE, Trouble
+from pagefleet_operator.resources import controller_uid
 from pagefleet_operator.steps import Create, Delete, Patch, Step
 
 REFUSED: Final = frozenset({400, 403, 422})
@@ -40,6 +41,9 @@ async def apply(steps: Sequence[Step], namespace: str, cluster: Cluster) -> Appl
         except (NotFoundError, ConflictError):
             stale = True
         except AlreadyExistsError:
+            if await _is_ours(step, namespace, cluster):
+                stale = True
+                continue
             text = f"{step.resource.kind} {step.name} exists and was not made for this service: remove or rename it"
             refusals.append(Trouble(reason=Reason.NAME_TAKEN, message=text))
         except ApiError as error:
@@ -47,6 +51,17 @@ async def apply(steps: Sequence[Step], namespace: str, cluster: Cluster) -> Appl
                 raise
             refusals.append(Trouble(reason=Reason.POD_REFUSED, message=bounded(str(error), MAX_MESSAGE)))
     return Applied(done=tuple(done), refusals=tuple(refusals), stale=stale)
+
+
+async def _is_ours(step: Step, namespace: str, cluster: Cluster) -> bool:
+    """Whether the child that exists is the one to be made: an answer was lost, or another operator was faster."""
+    if not isinstance(step, Create):
+        return False
+    wanted = step.manifest["metadata"]
+    found = await cluster.find(step.resource, namespace, wanted["labels"])
+    return (step.name, controller_uid(step.manifest)) in {
+        (raw["metadata"]["name"], controller_uid(raw)) for raw in found
+    }
 
 
 async def _carry_out(step: Step, namespace: str, cluster: Cluster) -> None:

@@ -363,6 +363,20 @@ async def test_a_pod_of_somebody_else_is_left_alone_and_reported(fixture):
     assert await fixture.reconcile() == []
 
 
+async def test_a_pod_that_another_operator_made_meanwhile_is_no_trouble(fixture):
+    await fixture.make()
+    pods = await fixture.cluster.find(POD, "models", {})
+    await fixture.reconcile()
+
+    async def old_list(*_):
+        fixture.cluster.find = find
+        return pods
+
+    find, fixture.cluster.find = fixture.cluster.find, old_list
+    assert await fixture.reconciler(KEY) == timedelta(milliseconds=100)
+    assert await fixture.says("Degraded") == ("False", "AsExpected")
+
+
 async def test_what_the_api_server_refuses_is_told(fixture):
     await fixture.make()
     fixture.cluster.fail_next("create", "pods", ApiError(403, "Forbidden", "exceeded quota: gpus"))
