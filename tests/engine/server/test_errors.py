@@ -141,7 +141,7 @@ ROWS = {
         "min_tokens 3 is above max_tokens 2", param="min_tokens", min_tokens=3, max_tokens=2
     ),
     "seed 2^63": plain(
-        f"seed is {2**63}: must be -9223372036854775808 to 9223372036854775807", param="seed", seed=2**63
+        f"seed is {2**63}: must be -9.22337203685e+18 to 9.22337203685e+18", param="seed", seed=2**63
     ),
     "CVE-2026-34756: n too large": plain("n: 5 choices; at most 4 are served", param="n", n=5),
     "CVE-2026-34756: n times prompts too large": plain(
