@@ -100,12 +100,9 @@ class KVMemory:
     def plan_admission(self, request: Request) -> Admission:
         """What the request can share, and what it takes until its last known token is computed."""
         hits = self._prefix.match(request) if self._prefix is not None and not request.num_computed else ()
-        skipped = sum(len(entry.group.token_ids) for entry in hits)
-        pieces = plan_pieces(
-            request.table, request.num_uncomputed - skipped, self.sizes, request.precision, skipped=skipped
-        )
         not_held = sum(1 for entry in hits if entry.frame is None or not self.pool.holders(entry.frame))
-        return Admission(hits=hits, num_frames=not_held + self.frames_needed(request, pieces))
+        skipped = sum(len(entry.group.token_ids) for entry in hits)
+        return Admission(hits=hits, num_frames=not_held + self._frames_to_compute(request, skipped))
 
     def admit(self, request: Request, admission: Admission) -> None:
         """Share the hits; those in host memory are copied back. `num_frames` of the admission are available."""
@@ -119,6 +116,14 @@ class KVMemory:
     def fork(self, parent: Request, child: Request) -> None:
         """Let a child without frames share the beginning that it has in common with the parent."""
         forking.fork(parent, child, self._tiers, block_size=self.sizes.block_size)
+
+    def _frames_to_compute(self, request: Request, skipped: int) -> int:
+        """Frames that all known tokens but the first `skipped` take, computed in one step."""
+        table, num_new = request.table, request.num_uncomputed - skipped
+        if table.open is None and not table.begun_until:
+            return self.sizes.frames(num_new, request.precision)
+        pieces = plan_pieces(table, num_new, self.sizes, request.precision, skipped=skipped)
+        return self.frames_needed(request, pieces)
 
     def release(self, request: Request) -> None:
         """Give back every frame and slot that the request holds. Harmless when it holds none."""

@@ -48,7 +48,8 @@ class StepPlanner:
             self._plan_running(spare_protected=False)
         if self._books.running and not self._planned:
             self._plan_alone(self._books.running[0])
-        if not self._pressure.has_preempted:
+        someone_waits = self._books.swapped or self._books.waiting
+        if someone_waits and not self._pressure.has_preempted:
             reserved = sum(self._frames_still_to_come(request) for request in self._books.running)
             self._resume(reserved)
             self._admit(reserved)
@@ -93,7 +94,7 @@ class StepPlanner:
         if needed > self._memory.pool.num_free and not self._pressure.make_free(
             needed, index, spare_protected=spare_protected
         ):
-            self._compute_what_fits(request, pieces)
+            self._counters.stalls += not self._compute_what_fits(request, pieces)
         else:
             self._compute(request, pieces)
 

@@ -22,6 +22,8 @@ class Counters:
     """Swapped requests whose frames were brought back."""
     recomputes: int = 0
     """Preempted requests whose KV was dropped because host space was short."""
+    stalls: int = 0
+    """Steps in which a running request got no token, because nobody behind it could give up frames."""
     resets: int = 0
     """Requests that did not run (waiting forks, parked or swapped ones) and lost their KV to one that needed it."""
     forks: int = 0

@@ -3,6 +3,7 @@
 import pytest
 
 from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.errors import RequestRefused
 from pagefleet_engine.request import FinishReason, Request, RequestState, SamplingParams
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.limits import RequestTooLong, WaitingQueueFull
@@ -187,6 +188,48 @@ def test_requests_that_can_never_fit_are_refused_with_the_numbers():
     assert (refused.value.needed, refused.value.limit, refused.value.param) == (11, 10, "prompt")
     scheduler.add(make_request("b", 36, max_tokens=5))
     scheduler.add(make_request("c", 36, max_tokens=6, precision=FP8))
+
+
+def test_an_empty_prompt_is_refused():
+    with pytest.raises(RequestRefused, match="the prompt is empty: send at least one token"):
+        make_scheduler().add(make_request("a", 0))
+
+
+def test_a_precision_in_which_the_request_would_not_fit_is_refused_and_changes_nothing():
+    scheduler = make_scheduler(max_model_len=100)
+    request = make_request("a", 40, max_tokens=30, precision=FP8)
+    scheduler.add(request)
+    for _ in range(3):
+        step(scheduler)
+    with pytest.raises(RequestTooLong) as refused:
+        scheduler.set_precision("a", BF16)
+    # Five FP8 groups have been begun, with 40 tokens; the other 29 would take 8 BF16 frames.
+    assert (refused.value.needed, refused.value.limit) == (13, 10)
+    assert request.precision is FP8
+    scheduler.set_precision("nobody", BF16)
+
+
+def test_a_lower_token_budget_holds_from_the_next_step():
+    scheduler = make_scheduler()
+    scheduler.add(make_request("a", 30))
+    assert computed(step(scheduler)[0]) == {"a": 16}
+    scheduler.set_token_budget(5)
+    assert computed(step(scheduler)[0]) == {"a": 5}
+    with pytest.raises(ValueError, match="max_num_batched_tokens is 17: must be 1 to 16"):
+        scheduler.set_token_budget(17)
+
+
+def test_a_change_of_precision_holds_from_the_next_group():
+    scheduler = make_scheduler()
+    request = make_request("a", 6, max_tokens=12)
+    scheduler.add(request)
+    step(scheduler)
+    scheduler.set_precision("a", FP8)
+    assert not request.mixed
+    while request.num_computed < 16:
+        step(scheduler)
+    assert [(g.start, g.length, g.precision) for g in request.table.sealed] == [(0, 4, BF16), (4, 4, BF16), (8, 8, FP8)]
+    assert request.mixed
 
 
 def test_the_longest_request_that_is_accepted_finishes():
