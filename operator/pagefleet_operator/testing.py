@@ -2,7 +2,7 @@
 
 It keeps uids, resource versions, generations, the status subresource, graceful pod deletion, garbage collection by
 owner, label selectors, write conflicts and a log of all writes. It validates nothing and runs no pods: tests play the
-kubelet through `set_pod` and `finish_pod`.
+kubelet through `set_pod`, `finish_pod` and `run_kubelet`. `Scene` puts one service and its reconcile on top.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from prometheus_client import CollectorRegistry
+
 from pagefleet_operator import labels
 from pagefleet_operator.api import v1alpha1
 from pagefleet_operator.errors import AlreadyExistsError, ConflictError, NotFoundError, OperatorError
-from pagefleet_operator.resources import LLM_SERVICE, POD, Object, Resource
+from pagefleet_operator.labels import Key
+from pagefleet_operator.metrics import OperatorMetrics
+from pagefleet_operator.reconcile import Reconciler
+from pagefleet_operator.resources import EVENT, LLM_SERVICE, POD, Object, Resource
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -118,6 +123,16 @@ class FakeCluster:
             patch["spec"] = {"nodeName": node}
         self._store(None, "MODIFIED", address, merge_patch(self._existing(address), patch))
 
+    def run_kubelet(self) -> None:
+        """Every leaving pod is gone, every other one that has not failed serves."""
+        for address, raw in list(self.objects.items()):
+            if address.plural != POD.plural:
+                continue
+            if "deletionTimestamp" in raw["metadata"]:
+                self.finish_pod(address.namespace, address.name)
+            elif raw["status"].get("phase") != "Failed" and raw["status"] != ready_status():
+                self.set_pod(address.namespace, address.name, ready_status(), node="node-1")
+
     def finish_pod(self, namespace: str, name: str) -> None:
         """The pod's containers have ended, or its node was removed: the object goes."""
         self._remove(Address("pods", namespace, name))
@@ -178,6 +193,91 @@ class FakeCluster:
             raise self.failures.popleft()[2]
 
 
+KEY = Key("models", "smollm2")
+
+
+@dataclass
+class Scene:
+    """One service on a fake cluster, and the operator's reconcile of it, for tests that tell a story."""
+
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+
+    def __post_init__(self) -> None:
+        self.reconciler = Reconciler(
+            cluster=self.cluster,
+            metrics=OperatorMetrics(CollectorRegistry()),
+            clock=lambda: self.cluster.now,
+            identity="test",
+        )
+
+    async def make(self, **spec: Any) -> None:
+        """Create the service; keyword arguments as in `llm_service`."""
+        await self.cluster.create(LLM_SERVICE, llm_service(**spec))
+        self.cluster.take_writes()
+
+    async def make_settled(self, **spec: Any) -> None:
+        """Create the service and let it come to rest."""
+        await self.make(**spec)
+        await self.settle()
+        self.forget_events()
+
+    async def edit(self, **spec: Any) -> None:
+        """Merge this into the spec."""
+        await self.cluster.patch(LLM_SERVICE, *KEY, {"spec": spec})
+        self.cluster.take_writes()
+
+    async def reconcile(self) -> list[Write]:
+        """One reconcile; returns what it wrote."""
+        await self.reconciler(KEY)
+        return self.cluster.take_writes()
+
+    async def settle(self) -> None:
+        """Reconcile, and let the kubelet do its part, until nothing is written any more."""
+        for _ in range(50):
+            wrote = await self.reconcile()
+            self.cluster.run_kubelet()
+            if not wrote and not await self.reconcile():
+                return
+        raise AssertionError("the service did not come to rest in 50 reconciles")
+
+    async def status(self) -> Object:
+        """The service's status."""
+        raw = await self.cluster.get(LLM_SERVICE, *KEY)
+        return dict(raw["status"]) if raw is not None else {}
+
+    async def condition(self, kind: str) -> tuple[str, str, str]:
+        """A condition's status, reason and message."""
+        found = next(item for item in (await self.status())["conditions"] if item["type"] == kind)
+        return found["status"], found["reason"], found["message"]
+
+    async def says(self, kind: str) -> tuple[str, str]:
+        """A condition's status and reason."""
+        return (await self.condition(kind))[:2]
+
+    def pods(self) -> list[str]:
+        """The names of all pods."""
+        return self.cluster.names(POD)
+
+    def only_pod(self) -> str:
+        """The name of the one pod that there is."""
+        (name,) = self.pods()
+        return name
+
+    def set_pod(self, status: Object, name: str | None = None) -> None:
+        """Play the kubelet for one pod."""
+        self.cluster.set_pod(KEY.namespace, name or self.only_pod(), status, node="node-1")
+
+    def events(self) -> list[tuple[str, str]]:
+        """Type and reason of all events, in the order of their writing."""
+        found = [raw for address, raw in self.cluster.objects.items() if address.plural == EVENT.plural]
+        return [(raw["type"], raw["reason"]) for raw in found]
+
+    def forget_events(self) -> None:
+        """Only later events count."""
+        for address in [address for address in self.cluster.objects if address.plural == EVENT.plural]:
+            del self.cluster.objects[address]
+
+
 def merge_patch(target: Any, patch: Any) -> Any:
     """JSON merge patch (RFC 7396); the arguments stay as they are."""
     if not isinstance(patch, dict):
@@ -226,6 +326,17 @@ def ready_status(now: datetime = START) -> Object:
             }
         ],
     }
+
+
+def engine_status(state: Object, last_end: Object | None = None) -> Object:
+    """The status of a pod that is not ready, from its engine's state and how it ended before."""
+    container = {
+        "name": labels.ENGINE_CONTAINER,
+        "restartCount": 1,
+        "state": state,
+        "lastState": {"terminated": last_end} if last_end else {},
+    }
+    return {"phase": "Running", "conditions": [], "containerStatuses": [container]}
 
 
 def _check_preconditions(raw: Object, metadata: Mapping[str, Any]) -> None:

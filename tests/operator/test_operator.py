@@ -14,7 +14,7 @@ from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.reconcile import Reconciler
 from pagefleet_operator.resources import LLM_SERVICE
 from pagefleet_operator.resync import Resync
-from pagefleet_operator.testing import FakeCluster, llm_service, ready_status
+from pagefleet_operator.testing import FakeCluster, llm_service
 from pagefleet_operator.work_queue import WorkQueue
 
 KEYS = [Key("models", name) for name in ("a", "b", "c")]
@@ -58,21 +58,11 @@ def always(add, key):
         add(key)
 
 
-def run_kubelet(cluster):
-    for address, raw in list(cluster.objects.items()):
-        if address.plural != "pods":
-            continue
-        if "deletionTimestamp" in raw["metadata"]:
-            cluster.finish_pod(address.namespace, address.name)
-        elif raw["status"] != ready_status():
-            cluster.set_pod(address.namespace, address.name, ready_status(), node="node-1")
-
-
 async def settle(operator, cluster, *, with_resync=False):
     for _ in range(30):
         await operator.queue.settle()
         cluster.take_writes()
-        run_kubelet(cluster)
+        cluster.run_kubelet()
         if with_resync:
             await operator.resync.look_at_all()
         await operator.queue.settle()

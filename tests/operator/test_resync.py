@@ -11,7 +11,7 @@ from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.reconcile import Reconciler
 from pagefleet_operator.resources import LLM_SERVICE, SERVICE
 from pagefleet_operator.resync import Resync
-from pagefleet_operator.testing import Address, FakeCluster, llm_service, ready_status
+from pagefleet_operator.testing import Address, FakeCluster, llm_service
 
 A, B, C = Key("models", "a"), Key("models", "b"), Key("there", "c")
 
@@ -35,9 +35,7 @@ async def settle(cluster, key):
         cluster=cluster, metrics=OperatorMetrics(CollectorRegistry()), clock=lambda: cluster.now, identity="test"
     )
     await reconciler(key)
-    for address in list(cluster.objects):
-        if address.plural == "pods":
-            cluster.set_pod(address.namespace, address.name, ready_status(), node="node-1")
+    cluster.run_kubelet()
     await reconciler(key)
 
 

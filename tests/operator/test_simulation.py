@@ -14,16 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from pagefleet_operator.errors import UnreachableError
 from pagefleet_operator.gather import gather
-from pagefleet_operator.labels import Key
 from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.observe import observe
 from pagefleet_operator.plan import decide
 from pagefleet_operator.reconcile import Reconciler
 from pagefleet_operator.resources import LLM_SERVICE, SERVICE
 from pagefleet_operator.steps import Create, Delete
-from pagefleet_operator.testing import FakeCluster, llm_service, ready_status
+from pagefleet_operator.testing import KEY, FakeCluster, llm_service
 
-KEY = Key("models", "smollm2")
 METRICS = OperatorMetrics(CollectorRegistry())
 
 BROKEN = {
@@ -68,18 +66,11 @@ class World:
         except UnreachableError:
             return False
 
-    def run_kubelet(self):
-        for name in self.pods():
-            if "deletionTimestamp" in self.raw(name)["metadata"]:
-                self.cluster.finish_pod("models", name)
-            elif self.raw(name)["status"].get("phase") != "Failed":
-                self.cluster.set_pod("models", name, ready_status(), node="node-1")
-
     async def rest(self):
         for _ in range(200):
             self.cluster.take_writes()
             is_done = await self.reconcile()
-            self.run_kubelet()
+            self.cluster.run_kubelet()
             if is_done and not self.cluster.take_writes():
                 return
         pytest.fail("the service did not come to rest")
@@ -111,7 +102,7 @@ async def happen(world, event, number):
         if raw is not None:
             await world.cluster.delete(SERVICE, *KEY, uid=raw["metadata"]["uid"])
     elif event == "kubelet":
-        world.run_kubelet()
+        world.cluster.run_kubelet()
     elif event == "outage":
         world.cluster.fail_next("find", "pods", UnreachableError("no answer"))
     elif name is not None:
