@@ -140,9 +140,7 @@ ROWS = {
     "min_tokens above max_tokens": plain(
         "min_tokens 3 is above max_tokens 2", param="min_tokens", min_tokens=3, max_tokens=2
     ),
-    "seed 2^63": plain(
-        f"seed is {2**63}: must be -9.22337203685e+18 to 9.22337203685e+18", param="seed", seed=2**63
-    ),
+    "seed 2^63": plain(f"seed is {2**63}: must be -9.22337203685e+18 to 9.22337203685e+18", param="seed", seed=2**63),
     "CVE-2026-34756: n too large": plain("n: 5 choices; at most 4 are served", param="n", n=5),
     "CVE-2026-34756: n times prompts too large": plain(
         "n: 2 choices for 4 prompts; at most 6 in all", param="n", n=2, prompt=["a"] * 4
