@@ -89,7 +89,7 @@ def echo_server():
 @pytest.mark.skipif(os.geteuid() != 0, reason="entering a network namespace needs root")
 def test_a_relay_carries_both_directions_and_the_end_of_each(echo_server):
     message = b"x" * 1_000_000
-    with Relay(os.getpid(), echo_server) as relay, socket.create_connection(relay.address) as client:
+    with Relay(os.getpid(), echo_server) as relay, socket.create_connection(relay.address, 30) as client:
         client.sendall(message)
         client.shutdown(socket.SHUT_WR)
         assert b"".join(iter(lambda: client.recv(65536), b"")) == message
@@ -99,7 +99,7 @@ def test_a_relay_carries_both_directions_and_the_end_of_each(echo_server):
 def test_nobody_at_the_far_end_is_an_end_not_an_error():
     with bind_loopback() as free:
         target = free.getsockname()
-    with Relay(os.getpid(), target) as relay, socket.create_connection(relay.address) as client:
+    with Relay(os.getpid(), target) as relay, socket.create_connection(relay.address, 30) as client:
         assert client.recv(1) == b""
 
 
