@@ -64,8 +64,8 @@ test-e2e: install ## the tests on the real cluster (CI=true: a skip is a failure
 	$(BIN)/python -m pytest e2e
 
 .PHONY: soak-scheduler
-soak-scheduler: install ## the scheduler over 20,000 random steps per configuration (STEPS=)
-	PAGEFLEET_SOAK_STEPS=$(or $(STEPS),20000) $(BIN)/python -m pytest -s tests/engine/scheduling/test_simulation.py
+soak-scheduler: install ## the scheduler over 20,000 random steps per configuration (STEPS=, SEED=)
+	PAGEFLEET_SOAK_STEPS=$(or $(STEPS),20000) PAGEFLEET_SOAK_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -s tests/engine/scheduling/test_simulation.py
 
 .PHONY: fuzz
 fuzz: install ## 100,000 hostile requests against the engine's API (REQUESTS=, SEED=)
