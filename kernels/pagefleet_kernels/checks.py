@@ -1,7 +1,7 @@
-"""One check per op, on any device: run the op in a poisoned pool and compare with arithmetic that shares no code with it.
+"""One check per op, on any device: run it in a poisoned pool and compare with arithmetic that shares no code with it.
 
-Tests call these in Triton's interpreter, `check_gpu.py` calls them on a GPU. Each raises AssertionError that says what is off,
-and returns the largest error.
+Tests call these in Triton's interpreter, `check_gpu.py` calls them on a GPU. Each raises AssertionError that says what
+is off, and returns the largest error.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def check_prefill(
 def check_seal(
     layout: FrameLayout, precision: Precision, *, from_open: bool, impl: Impl = "triton", device: str = "cpu"
 ) -> float:
-    """Seal two groups, from values or in place, and compare codes and scales with the reference; the rest is untouched."""
+    """Seal two groups, from values or in place; compare codes and scales with the reference, the rest with before."""
     size, opens = layout.tokens_per_frame(precision), layout.open_frames_per_group(precision)
     generator = torch.Generator().manual_seed(3)
     shape = (2, 2, size, layout.num_kv_heads, layout.head_dim)

@@ -15,6 +15,10 @@ FP8_E5M2 = tl.constexpr(2)
 INT8 = tl.constexpr(3)
 INT4 = tl.constexpr(4)
 
+NO_MASK = tl.constexpr(0)
+TAIL_MASK = tl.constexpr(1)
+ROW_MASK = tl.constexpr(2)
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 UNIT = tl.constexpr(128)  # every tile starts at a multiple of this many bytes
 SHIFT = tl.constexpr(10.0)  # weights are 2^10 probabilities: their products with V scales stay clear of fp16 subnormals
@@ -109,6 +113,16 @@ def to_bf16(x, NATIVE: tl.constexpr):
     if not NATIVE:
         x = rounded(x, 7)
     return x.to(tl.bfloat16)
+
+
+@triton.jit
+def cast(x, dtype: tl.constexpr, NATIVE: tl.constexpr):
+    """fp32 -> the dtype of a result."""
+    if dtype == tl.bfloat16:
+        y = to_bf16(x, NATIVE)
+    else:
+        y = x.to(dtype)
+    return y
 
 
 @triton.jit
@@ -243,3 +257,86 @@ def half_keys(codes, scale, low, HIGH: tl.constexpr, PRECISION: tl.constexpr, NA
     if PRECISION == INT4:
         k = k * scale + low
     return k
+
+
+@triton.jit
+def in_reach(key, position, WINDOW: tl.constexpr, SINKS: tl.constexpr):
+    """Causality and window: bool [ROWS, N] from key positions [N] and row positions [ROWS]."""
+    near = key[None, :] <= position[:, None]
+    if WINDOW != 0:
+        near = near & ((key[None, :] > position[:, None] - WINDOW) | (key[None, :] < SINKS))
+    return near
+
+
+@triton.jit
+def attend_frames(
+    begin, end, q, position, group_start, pool8_ptr, pool16_ptr, pool32_ptr, frames_ptr, starts_ptr, head, d,
+    tile_unit, scale_unit, scale_log2, largest, total, acc, bias,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, FRAME_BYTES: tl.constexpr, TILE_BYTES: tl.constexpr,
+    WIDTH: tl.constexpr, CODE_ROWS: tl.constexpr, PER_ROW: tl.constexpr, PRECISION: tl.constexpr,
+    FRAMES: tl.constexpr, MASKS: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, SOFT_CAP: tl.constexpr,
+    STAGES: tl.constexpr, NATIVE: tl.constexpr,
+):  # fmt: skip
+    """Attend to sealed frames begin..end of a table.
+
+    MASKS is NO_MASK (all rows see all of them, a multiple of FRAMES), TAIL_MASK (all rows see all of them) or ROW_MASK
+    (a row sees frames that start before its `group_start` [ROWS], within the window of its `position` [ROWS]).
+    """
+    FULL: tl.constexpr = MASKS == NO_MASK
+    columns = tl.arange(0, FRAMES * WIDTH)
+    slot = columns % WIDTH
+    tile = tile_unit.to(tl.int64) * UNIT + head * TILE_BYTES
+    for first in tl.range(begin, end, FRAMES, num_stages=STAGES):
+        index = first + columns // WIDTH
+        held = index < end
+        if FULL:
+            frame = tl.load(frames_ptr + index).to(tl.int64)
+        else:
+            frame = tl.load(frames_ptr + index, mask=held, other=0).to(tl.int64)
+        filled = held & (slot < CODE_ROWS)
+        start, mine, near = slot, filled[None, :], filled[None, :]
+        if MASKS == ROW_MASK:
+            start = tl.load(starts_ptr + index, mask=held, other=0)
+            mine = near & (start[None, :] < group_start[:, None])
+            near = mine & in_reach(start + slot, position, WINDOW, SINKS)
+        if PRECISION == BF16:
+            largest, total, acc, bias = attend_bf16(
+                q, pool16_ptr, frame, slot, held, near, head, d, tile_unit, scale_log2, largest, total, acc, bias,
+                KV_HEADS, HEAD_DIM, FRAME_BYTES, TILE_BYTES, SOFT_CAP, FULL, NATIVE,
+            )  # fmt: skip
+        else:
+            base = frame * FRAME_BYTES + tile
+            k, v = load_codes(pool8_ptr, base, slot, held, d, KV_HEADS, HEAD_DIM, TILE_BYTES, WIDTH, FULL)
+            if PRECISION == INT8 or PRECISION == INT4:
+                if FRAMES == 1:  # one vector of scales instead of one per column
+                    k_base = tl.load(frames_ptr + first).to(tl.int64) * (FRAME_BYTES // 2) + tile // 2
+                else:
+                    k_base = (base // 2)[None, :]
+                k_mul, k_add = key_scales(pool16_ptr, k_base, d, CODE_ROWS, HEAD_DIM, PRECISION)
+                v_base = base // 2 + KV_HEADS * (TILE_BYTES // 2)
+                v_mul, v_add = value_scales(pool16_ptr, v_base, slot, filled, CODE_ROWS, PER_ROW, WIDTH, PRECISION)
+                k_scale = tl.zeros_like(v_mul) + scale_log2
+            else:
+                scales = pool32_ptr + frame * (FRAME_BYTES // 4) + scale_unit.to(tl.int64) + head
+                if FULL:
+                    k_scale = tl.load(scales) * scale_log2
+                    v_mul = tl.load(scales + KV_HEADS)
+                else:
+                    k_scale = tl.load(scales, mask=held, other=0.0) * scale_log2
+                    v_mul = tl.load(scales + KV_HEADS, mask=held, other=0.0)
+                k_mul, k_add, v_add = q, q, tl.zeros_like(v_mul)
+            largest, total, acc, bias = attend_half(
+                q, half_keys(k, k_mul, k_add, False, PRECISION, NATIVE), codes_to_half(v, False, PRECISION, NATIVE),
+                k_scale, v_mul, v_add, near, largest, total, acc, bias, SOFT_CAP, FULL, PRECISION,
+            )  # fmt: skip
+            if PRECISION == INT4:
+                v_mul, v_add = value_scales(
+                    pool16_ptr, v_base, slot + CODE_ROWS, filled, CODE_ROWS, PER_ROW, WIDTH, PRECISION
+                )
+                if MASKS == ROW_MASK:
+                    near = mine & in_reach(start + CODE_ROWS + slot, position, WINDOW, SINKS)
+                largest, total, acc, bias = attend_half(
+                    q, half_keys(k, k_mul, k_add, True, PRECISION, NATIVE), codes_to_half(v, True, PRECISION, NATIVE),
+                    k_scale, v_mul, v_add, near, largest, total, acc, bias, SOFT_CAP, FULL, PRECISION,
+                )  # fmt: skip
+    return largest, total, acc, bias

@@ -32,15 +32,15 @@ def paged_decode(
     address: Address | None = None,
     native: bool | None = None,
 ) -> torch.Tensor:
-    """Arguments as in the public function. `splits`, `launch` and `address` override the rules, for measurements; `native` is off
-    in the interpreter."""
+    """Arguments as in the public function. `splits`, `launch` and `address` override the rules, for measurements;
+    `native` is off in the interpreter."""
     native = queries.is_cuda if native is None else native
     queries = queries.contiguous()
     tables = [table for table in sealed if table.frames.shape[1]] or [empty_table(open_table)]
     plans = [
         launch or decode_launch(t.precision, block_size=layout.block_size, head_dim=layout.head_dim) for t in tables
     ]
-    counts = [splits or _splits(t, p, layout) for t, p in zip(tables, plans, strict=True)]
+    counts = [splits or choose_splits(t, p, layout) for t, p in zip(tables, plans, strict=True)]
     direct = counts == [1]
     num_parts = sum(counts) + 1
     out = torch.empty_like(queries)
@@ -51,8 +51,8 @@ def paged_decode(
     for table, plan, count in zip(tables, plans, counts, strict=True):
         has_open = first_part == 0
         _launch(
-            queries, pool, layout, address or layout.address(layer), table, open_table, out, parts, stats, scale, masking,
-            plan, count, first_part, num_parts, has_open, direct, native,
+            queries, pool, layout, address or layout.address(layer), table, open_table, out, parts, stats, scale,
+            masking, plan, count, first_part, num_parts, has_open, direct, native,
         )  # fmt: skip
         first_part += count + int(has_open)
     if not direct:
@@ -78,7 +78,7 @@ def empty_table(open_table: OpenTable) -> FrameTable:
     )
 
 
-def _splits(table: FrameTable, plan: DecodeLaunch, layout: FrameLayout) -> int:
+def choose_splits(table: FrameTable, plan: DecodeLaunch, layout: FrameLayout) -> int:
     """The width of the table bounds the longest sequence, so that a captured graph serves any lengths up to it."""
     device = table.frames.device
     multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
@@ -117,13 +117,13 @@ def _launch(
         queries, pool, pool.view(torch.bfloat16), pool.view(torch.float32), table.frames, table.starts, table.counts,
         open_table.frames, open_table.starts, open_table.lengths, out, parts, stats,
         scale * LOG2_E, address.tile_base // 128, address.scale_base // 4, table.frames.stride(0),
-        open_table.frames.stride(0), first_part, num_parts,
+        open_table.frames.stride(0), count, first_part, num_parts,
         GROUP=group, KV_HEADS=layout.num_kv_heads, HEAD_DIM=layout.head_dim,
         BLOCK_D=max(16, power_of_two_from(layout.head_dim)), ROWS=max(16, power_of_two_from(group)),
         FRAME_BYTES=address.frame_stride, TILE_BYTES=layout.tile_bytes, BLOCK_SIZE=layout.block_size,
         WIDTH=layout.block_size if table.precision is Precision.BF16 else 2 * layout.block_size,
         CODE_ROWS=form.code_rows, PER_ROW=max(1, form.scales_per_row), PRECISION=CODES[table.precision],
-        FRAMES=plan.frames, NUM_SPLITS=count, HAS_OPEN=has_open, DIRECT=direct, WINDOW=masking.window or 0,
+        FRAMES=plan.frames, HAS_OPEN=has_open, DIRECT=direct, WINDOW=masking.window or 0,
         SINKS=masking.sinks, SOFT_CAP=masking.soft_cap or 0.0, STAGES=plan.num_stages, NATIVE=native,
         num_warps=plan.num_warps, num_stages=plan.num_stages,
     )  # fmt: skip

@@ -12,97 +12,16 @@ import triton.language as tl
 
 from pagefleet_kernels.device_code import (
     BF16,
-    INT4,
-    INT8,
-    UNIT,
+    NO_MASK,
+    ROW_MASK,
     attend_bf16,
-    attend_half,
+    attend_frames,
     bf16_update,
-    codes_to_half,
+    cast,
     dot_bf16,
-    half_keys,
     half_query,
-    key_scales,
-    load_codes,
-    value_scales,
+    in_reach,
 )
-from pagefleet_kernels.paged_decode.kernel import cast
-
-
-@triton.jit
-def _reach(key, position, WINDOW: tl.constexpr, SINKS: tl.constexpr):
-    """Causality and window: bool [ROWS, N] from key positions [N] and row positions [ROWS]."""
-    near = key[None, :] <= position[:, None]
-    if WINDOW != 0:
-        near = near & ((key[None, :] > position[:, None] - WINDOW) | (key[None, :] < SINKS))
-    return near
-
-
-@triton.jit
-def _sealed_range(
-    begin, end, q, position, group_start, pool8_ptr, pool16_ptr, pool32_ptr, frames_ptr, starts_ptr, head, d,
-    tile_unit, scale_unit, scale_log2, largest, total, acc, bias,
-    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, FRAME_BYTES: tl.constexpr, TILE_BYTES: tl.constexpr,
-    WIDTH: tl.constexpr, CODE_ROWS: tl.constexpr, PER_ROW: tl.constexpr, PRECISION: tl.constexpr,
-    FRAMES: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, SOFT_CAP: tl.constexpr,
-    STAGES: tl.constexpr, NATIVE: tl.constexpr,
-):  # fmt: skip
-    """Attend to sealed frames begin..end of a table. Without MASKED, every row sees all of them."""
-    columns = tl.arange(0, FRAMES * WIDTH)
-    slot = columns % WIDTH
-    tile = tile_unit.to(tl.int64) * UNIT + head * TILE_BYTES
-    for first in tl.range(begin, end, FRAMES, num_stages=STAGES):
-        index = first + columns // WIDTH
-        held = index < end
-        if MASKED:
-            frame = tl.load(frames_ptr + index, mask=held, other=0).to(tl.int64)
-        else:  # begin to end is a multiple of FRAMES
-            frame = tl.load(frames_ptr + index).to(tl.int64)
-        seen = (held & (slot < CODE_ROWS))[None, :]
-        if MASKED:
-            start = tl.load(starts_ptr + index, mask=held, other=0)
-            mine = seen & (start[None, :] < group_start[:, None])
-            near = mine & _reach(start + slot, position, WINDOW, SINKS)
-        else:
-            start, mine, near = slot, seen, seen
-        if PRECISION == BF16:
-            largest, total, acc, bias = attend_bf16(
-                q, pool16_ptr, frame, slot, held, near, head, d, tile_unit, scale_log2, largest, total, acc, bias,
-                KV_HEADS, HEAD_DIM, FRAME_BYTES, TILE_BYTES, SOFT_CAP, not MASKED, NATIVE,
-            )  # fmt: skip
-        else:
-            base = frame * FRAME_BYTES + tile
-            k, v = load_codes(pool8_ptr, base, slot, held, d, KV_HEADS, HEAD_DIM, TILE_BYTES, WIDTH, not MASKED)
-            if PRECISION == INT8 or PRECISION == INT4:
-                k_mul, k_add = key_scales(pool16_ptr, (base // 2)[None, :], d, CODE_ROWS, HEAD_DIM, PRECISION)
-                v_base = base // 2 + KV_HEADS * (TILE_BYTES // 2)
-                full = held & (slot < CODE_ROWS)
-                v_mul, v_add = value_scales(pool16_ptr, v_base, slot, full, CODE_ROWS, PER_ROW, WIDTH, PRECISION)
-                k_scale = tl.zeros_like(v_mul) + scale_log2
-            else:
-                scales = pool32_ptr + frame * (FRAME_BYTES // 4) + scale_unit.to(tl.int64) + head
-                if MASKED:
-                    k_scale = tl.load(scales, mask=held, other=0.0) * scale_log2
-                    v_mul = tl.load(scales + KV_HEADS, mask=held, other=0.0)
-                else:
-                    k_scale = tl.load(scales) * scale_log2
-                    v_mul = tl.load(scales + KV_HEADS)
-                k_mul, k_add, v_add = q, q, tl.zeros_like(v_mul)
-            largest, total, acc, bias = attend_half(
-                q, half_keys(k, k_mul, k_add, False, PRECISION, NATIVE), codes_to_half(v, False, PRECISION, NATIVE),
-                k_scale, v_mul, v_add, near, largest, total, acc, bias, SOFT_CAP, not MASKED, PRECISION,
-            )  # fmt: skip
-            if PRECISION == INT4:
-                v_mul, v_add = value_scales(
-                    pool16_ptr, v_base, slot + CODE_ROWS, full, CODE_ROWS, PER_ROW, WIDTH, PRECISION
-                )
-                if MASKED:
-                    near = mine & _reach(start + CODE_ROWS + slot, position, WINDOW, SINKS)
-                largest, total, acc, bias = attend_half(
-                    q, half_keys(k, k_mul, k_add, True, PRECISION, NATIVE), codes_to_half(v, True, PRECISION, NATIVE),
-                    k_scale, v_mul, v_add, near, largest, total, acc, bias, SOFT_CAP, not MASKED, PRECISION,
-                )  # fmt: skip
-    return largest, total, acc, bias
 
 
 @triton.jit
@@ -116,7 +35,10 @@ def _frames_before(starts_ptr, count, group_start):
     return found
 
 
-@triton.jit(do_not_specialize=["tile_unit", "scale_unit", "part", "num_parts", "num_sequences"])
+_RUNTIME = ["tile_unit", "scale_unit", "table_width", "open_width", "num_sequences", "part", "num_parts"]
+
+
+@triton.jit(do_not_specialize=_RUNTIME)
 def prefill_kernel(
     q_ptr, k_ptr, v_ptr, offsets_ptr, positions_ptr, group_starts_ptr, pool8_ptr, pool16_ptr, pool32_ptr,
     frames_ptr, starts_ptr, counts_ptr, open_frames_ptr, open_starts_ptr, open_lengths_ptr, out_ptr, part_ptr, stat_ptr,
@@ -165,15 +87,15 @@ def prefill_kernel(
         sealed_q = q
     else:
         sealed_q = half_query(q)
-    largest, total, acc, bias = _sealed_range(
+    largest, total, acc, bias = attend_frames(
         0, all_see, sealed_q, position, group_start, pool8_ptr, pool16_ptr, pool32_ptr, frames_ptr, starts_ptr, head, d,
-        tile_unit, scale_unit, scale_log2, largest, total, acc, bias, KV_HEADS, HEAD_DIM, FRAME_BYTES, TILE_BYTES, WIDTH,
-        CODE_ROWS, PER_ROW, PRECISION, FRAMES, False, WINDOW, SINKS, SOFT_CAP, STAGES, NATIVE,
+        tile_unit, scale_unit, scale_log2, largest, total, acc, bias, KV_HEADS, HEAD_DIM, FRAME_BYTES, TILE_BYTES,
+        WIDTH, CODE_ROWS, PER_ROW, PRECISION, FRAMES, NO_MASK, WINDOW, SINKS, SOFT_CAP, STAGES, NATIVE,
     )  # fmt: skip
-    largest, total, acc, bias = _sealed_range(
+    largest, total, acc, bias = attend_frames(
         all_see, some_see, sealed_q, position, group_start, pool8_ptr, pool16_ptr, pool32_ptr, frames_ptr, starts_ptr,
         head, d, tile_unit, scale_unit, scale_log2, largest, total, acc, bias, KV_HEADS, HEAD_DIM, FRAME_BYTES,
-        TILE_BYTES, WIDTH, CODE_ROWS, PER_ROW, PRECISION, FRAMES, True, WINDOW, SINKS, SOFT_CAP, 1, NATIVE,
+        TILE_BYTES, WIDTH, CODE_ROWS, PER_ROW, PRECISION, FRAMES, ROW_MASK, WINDOW, SINKS, SOFT_CAP, 1, NATIVE,
     )  # fmt: skip
 
     if HAS_RAW:
@@ -188,7 +110,7 @@ def prefill_kernel(
                 open_frames_ptr + sequence.to(tl.int64) * open_width + slot // BLOCK_SIZE, mask=held, other=0
             )
             near = held[None, :] & (group_start == open_start)[:, None]
-            near = near & _reach(open_start + slot, position, WINDOW, SINKS)
+            near = near & in_reach(open_start + slot, position, WINDOW, SINKS)
             largest, total, acc, bias = attend_bf16(
                 q, pool16_ptr, frame.to(tl.int64), slot % BLOCK_SIZE, held, near, head, d, tile_unit, scale_log2,
                 largest, total, acc, bias, KV_HEADS, HEAD_DIM, FRAME_BYTES, TILE_BYTES, SOFT_CAP, False, NATIVE,
@@ -202,7 +124,7 @@ def prefill_kernel(
             k = tl.load(k_ptr + at[None, :] + d[:, None], mask=held[None, :] & (d < HEAD_DIM)[:, None], other=0.0)
             v = tl.load(v_ptr + at[:, None] + d[None, :], mask=held[:, None] & (d < HEAD_DIM)[None, :], other=0.0)
             near = held[None, :] & ((chunk_start + key - begin)[None, :] >= group_start[:, None])
-            near = near & _reach(chunk_start + key - begin, position, WINDOW, SINKS)
+            near = near & in_reach(chunk_start + key - begin, position, WINDOW, SINKS)
             scores = dot_bf16(q, k.to(tl.bfloat16), NATIVE)
             largest, total, acc, bias = bf16_update(
                 scores, v.to(tl.bfloat16), near, scale_log2, largest, total, acc, bias, SOFT_CAP, False, NATIVE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
@@ -32,6 +33,12 @@ def seal_open_frames(
         _launch(pool, layout, layers, precision, frames, None, part)
 
 
+@lru_cache(maxsize=256)
+def _layer_ids(layers: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Made once: a launch must not wait for a copy from the host."""
+    return torch.tensor(layers, dtype=torch.int32, device=device)
+
+
 def _launch(
     pool: torch.Tensor,
     layout: FrameLayout,
@@ -45,7 +52,7 @@ def _launch(
     halves = pool.view(torch.bfloat16)
     kernel.seal_kernel[(frames.shape[0], len(layers), layout.num_kv_heads)](
         pool, halves, pool.view(torch.float32), halves if tokens is None else tokens, frames.contiguous(),
-        torch.tensor(list(layers), dtype=torch.int32, device=pool.device), frames.shape[1],
+        _layer_ids(tuple(layers), pool.device), frames.shape[1],
         KV_HEADS=layout.num_kv_heads, HEAD_DIM=layout.head_dim, BLOCK_D=power_of_two_from(layout.head_dim),
         FRAME_BYTES=layout.frame_bytes, TILE_BYTES=layout.tile_bytes, SCALE_AREA=layout.payload_bytes,
         BLOCK_SIZE=layout.block_size, NUM_TOKENS=form.num_tokens, CODE_ROWS=form.code_rows,

@@ -1,0 +1,204 @@
+"""Check and measure the kernels on a GPU: the whole test matrix on the device, then figures; one JSON and one table.
+
+Needs no network and, with `PYTHONPATH=kernels`, no installation. A failing case is recorded and the rest goes on.
+`--dry-run` does everything on the CPU in tiny shapes, with Triton's interpreter. `--help` lists the options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass
+class Report:
+    """What has been found so far; written after every section, so that a stopped run leaves its part."""
+
+    folder: Path
+    deadline: float
+    started: float = dataclasses.field(default_factory=time.monotonic)
+    sections: dict[str, Any] = dataclasses.field(default_factory=dict)
+    failures: list[str] = dataclasses.field(default_factory=list)
+
+    def run(self, section: str, name: str, case: Callable[[], Any]) -> Any:
+        """Run one case; record its row or its failure. Cases after the deadline are recorded as left out."""
+        if time.monotonic() - self.started > self.deadline:
+            self.failures.append(f"{section}: {name}: left out, the time was up")
+            return None
+        try:
+            row = case()
+        except Exception as error:  # the report must outlive any failing case
+            self.failures.append(f"{section}: {name}: {type(error).__name__}: {str(error)[:300]}")
+            print("FAILED", section, name, "".join(traceback.format_exception(error)[-3:]), flush=True)
+            return None
+        rows = row if isinstance(row, list) else [row]
+        shown = [dataclasses.asdict(r) if dataclasses.is_dataclass(r) and not isinstance(r, type) else r for r in rows]
+        self.sections.setdefault(section, []).extend(shown)
+        print(f"{time.monotonic() - self.started:6.1f}s {section:10} {name:36} {_short(shown)}", flush=True)
+        return row
+
+    def write(self) -> None:
+        """The JSON and the table."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        whole = {**self.sections, "failures": self.failures, "seconds": round(time.monotonic() - self.started, 1)}
+        (self.folder / "check_gpu.json").write_text(json.dumps(whole, indent=1) + "\n")
+        (self.folder / "check_gpu.md").write_text(as_tables(whole))
+
+
+def _short(rows: Sequence[Any]) -> str:
+    return "; ".join(" ".join(f"{v}" for v in row.values()) if isinstance(row, dict) else str(row) for row in rows)[
+        :300
+    ]
+
+
+def as_tables(sections: dict[str, Any]) -> str:
+    """Every section as a Markdown table."""
+    lines = ["# Kernel check", ""]
+    for name, rows in sections.items():
+        lines.append(f"## {name}")
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+            keys = list(rows[0])
+            lines += ["", "| " + " | ".join(keys) + " |", "|" + " --- |" * len(keys)]
+            lines += ["| " + " | ".join(str(row.get(key, "")) for key in keys) + " |" for row in rows]
+        else:
+            lines += ["", *(f"- {row}" for row in (rows if isinstance(rows, list) else [rows]))]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def matrix(full: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(name, check, arguments) of every correctness case."""
+    from pagefleet_kernels.layout import FrameLayout, Precision
+    from pagefleet_kernels.tables import Masking
+
+    tiny = FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)
+    shapes = {"tiny": (tiny, 4)}
+    if full:
+        shapes = {
+            "llama 8/32 head 128": (FrameLayout(num_layers=2, num_kv_heads=8, head_dim=128), 32),
+            "smollm 3/9 head 64": (FrameLayout(num_layers=2, num_kv_heads=3, head_dim=64), 9),
+            "mha 4/4 head 80": (FrameLayout(num_layers=2, num_kv_heads=4, head_dim=80), 4),
+            "mqa 1/5 head 96": (FrameLayout(num_layers=2, num_kv_heads=1, head_dim=96), 5),
+            "8/64 head 128, blocks of 32": (FrameLayout(num_layers=1, num_kv_heads=2, head_dim=128, block_size=32), 16),
+            "2/4 head 256": (FrameLayout(num_layers=1, num_kv_heads=2, head_dim=256), 4),
+        }
+    lengths = [0, 1, 15, 16, 17, 31, 32, 33, 57, 113, 600] if full else [0, 1, 8, 9, 40]
+    chunks = [(0, 1), (0, 200), (5, 12), (16, 33), (30, 30), (47, 310)] if full else [(0, 20), (5, 12), (17, 40)]
+    masks = {"": Masking(), "window": Masking(window=50, sinks=4), "cap": Masking(soft_cap=3.0)}
+    mixed = [Precision.FP8_E4M3, Precision.BF16, Precision.INT4, Precision.INT8]
+    for shape, (layout, heads) in shapes.items():
+        mixes = {str(p): [p] for p in Precision} | {"mixed": mixed}
+        for mix_name, mix in mixes.items():
+            for mask_name, masking in masks.items() if shape in ("tiny", "smollm 3/9 head 64") else [("", Masking())]:
+                same = {"layout": layout, "heads": heads, "mix": mix, "masking": masking, "num_frames": 260}
+                label = f"{shape}, {mix_name} {mask_name}"
+                yield f"decode {label}", "check_decode", {**same, "lengths": lengths}
+                yield f"prefill {label}", "check_prefill", {**same, "chunks": chunks}
+            if mix_name not in ("bf16", "mixed"):
+                for from_open in (False, True):
+                    arguments = {"layout": layout, "precision": mix[0], "from_open": from_open}
+                    yield f"seal {shape}, {mix_name}, from open {from_open}", "check_seal", arguments
+        yield f"write {shape}", "check_write_open", {"layout": layout}
+        yield f"copy {shape}", "check_copy", {"layout": layout}
+
+
+def run_check(check: str, arguments: dict[str, Any], device: str) -> float:
+    """One correctness case, in a worker process."""
+    import torch
+
+    from pagefleet_kernels import checks
+    from pagefleet_kernels.bench import cases
+
+    if device != "cpu":
+        torch.set_num_threads(1)  # many workers share the cores
+    if check == "warm":
+        return cases.warm(**arguments, device=device)
+    return float(getattr(checks, check)(**arguments, device=device))
+
+
+def correctness(report: Report, device: str, workers: int) -> None:
+    """All cases, compiled in parallel."""
+    cases = list(matrix(device != "cpu"))
+    if workers <= 1:
+        for name, check, arguments in cases:
+            report.run("correctness", name, lambda c=check, a=arguments: _checked(run_check(c, a, device)))  # type: ignore[misc]
+        return
+    from pagefleet_kernels.bench import cases as bench_cases
+
+    warm = [
+        (f"compile {k} {p} {n}", "warm", {"kind": k, "precision": p, "launch": n})
+        for k, p, n in bench_cases.warm_jobs()
+    ]
+    cases = warm + cases
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        pending = [(name, pool.submit(run_check, check, arguments, device)) for name, check, arguments in cases]
+        for name, future in pending:
+            report.run("correctness", name, lambda n=name, f=future: _checked(f.result(timeout=120), n))  # type: ignore[misc]
+
+
+def _checked(error: float, name: str = "") -> dict[str, Any]:
+    return {"case": name, "largest_error": round(error, 6)}
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What the figures were measured on."""
+    import torch
+    import triton
+
+    found: dict[str, Any] = {"torch": torch.__version__, "triton": triton.__version__, "python": sys.version.split()[0]}
+    if device != "cpu":
+        query = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem", "--format=csv,noheader"]
+        properties = torch.cuda.get_device_properties(0)
+        found["gpu"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+        found["multiprocessors"] = properties.multi_processor_count
+        found["memory_gib"] = round(properties.total_memory / 2**30, 1)
+    return found
+
+
+def measurements(report: Report, device: str, parts: Sequence[str]) -> None:
+    """All figures. Shapes are Llama-3-8B's on a GPU and tiny ones on a CPU."""
+    from pagefleet_kernels.bench import cases
+
+    cases.measure(report, device, parts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "check-gpu")), help="output folder")
+    parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU, in Triton's interpreter")
+    parser.add_argument("--deadline", type=float, default=330.0, help="seconds after which no new case starts")
+    parser.add_argument("--workers", type=int, default=12, help="processes that compile and check at once")
+    parser.add_argument("--parts", default="all", help="comma-separated parts, `all` for every one")
+    options = parser.parse_args()
+    if options.dry_run:
+        os.environ["TRITON_INTERPRET"] = "1"
+    device = "cpu" if options.dry_run else "cuda"
+    report = Report(folder=options.out, deadline=options.deadline)
+    parts = options.parts.split(",")
+    report.run("environment", "versions", lambda: environment(device))
+    try:
+        if "all" in parts or "correctness" in parts:
+            correctness(report, device, 1 if options.dry_run else options.workers)
+            report.write()
+        measurements(report, device, parts)
+    finally:
+        report.write()
+    for failure in report.failures:
+        print("FAILED", failure)
+    print(f"{len(report.failures)} failures; wrote {options.out}/check_gpu.json and check_gpu.md")
+    return 1 if report.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
