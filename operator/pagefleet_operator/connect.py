@@ -15,7 +15,6 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 from pagefleet_operator.api import v1alpha1
 from pagefleet_operator.api_server import ApiServer
 from pagefleet_operator.errors import NotFoundError, OperatorError
-from pagefleet_operator.health import Health
 
 logger = logging.getLogger(__name__)
 FIRST_WAIT_S: Final = 1.0
@@ -44,11 +43,13 @@ def _kubeconfig(environ: Mapping[str, str]) -> str:
     return files
 
 
-async def wait_for_resource(server: ApiServer, health: Health, random: Callable[[], float]) -> None:
+async def wait_for_resource(
+    server: ApiServer, random: Callable[[], float], on_try: Callable[[], None] = lambda: None
+) -> None:
     """Until the API server answers and serves LLMServices; one line per try."""
     wait_s = FIRST_WAIT_S
     while True:
-        health.beat()
+        on_try()
         try:
             await server.probe(f"/apis/{v1alpha1.API_VERSION}")
         except NotFoundError:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from pagefleet_operator.api import v1alpha1
 from pagefleet_operator.labels import Key
 from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.resources import BUDGET, LLM_SERVICE, POD, SERVICE, Object, Resource
+from pagefleet_operator.thread_loop import run_in_thread
 
 logger = logging.getLogger(__name__)
 CHILDREN: Final = (POD, SERVICE, BUDGET)
@@ -123,7 +123,11 @@ class Watches:
         namespaces: tuple[str, ...],
         metrics: OperatorMetrics,
         random: Callable[[], float],
+        until_served: Callable[[], Awaitable[None]],
+        restart_after_s: float = RESTART_AFTER_S,
     ) -> None:
+        self._until_served = until_served
+        self._restart_after_s = restart_after_s
         self._wake = wake
         self._configuration = configuration
         self._namespaces = namespaces
@@ -131,48 +135,31 @@ class Watches:
         self._random = random
 
     async def run(self) -> None:
-        """Watch until cancelled; whatever ends Kopf, it is started again."""
+        """Watch until cancelled; whatever ends Kopf, it is started again once the resource is served."""
         while True:
+            await self._until_served()
             await self._run_once()
             self._metrics.watch_restarts.inc()
-            logger.warning("the watches ended; they start again in %.0f s", RESTART_AFTER_S)
-            await asyncio.sleep(RESTART_AFTER_S)
+            logger.warning("the watches ended; they start again in %.0f s", self._restart_after_s)
+            await asyncio.sleep(self._restart_after_s)
 
     async def _run_once(self) -> None:
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        runner: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
+        loop = asyncio.get_running_loop()
 
         def wake(key: Key) -> None:
             loop.call_soon_threadsafe(self._wake, key)
 
-        async def watch() -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            runner.append((asyncio.get_running_loop(), task))
-            await kopf.operator(
-                registry=build_registry(wake, self._configuration),
-                settings=build_kopf_settings(self._random),
-                clusterwide=not self._namespaces,
-                namespaces=self._namespaces,
-            )
-
-        def body() -> None:
-            try:
-                asyncio.run(watch())
-            except asyncio.CancelledError:
-                logger.debug("the watches were stopped")
-            except Exception:
-                logger.exception("the watches failed")
-            finally:
-                loop.call_soon_threadsafe(ended.set)
-
-        threading.Thread(target=body, name="kopf", daemon=True).start()
+        watching = kopf.operator(
+            registry=build_registry(wake, self._configuration),
+            settings=build_kopf_settings(self._random),
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+        )
         try:
-            await ended.wait()
-        except asyncio.CancelledError:
-            for kopf_loop, task in runner:
-                kopf_loop.call_soon_threadsafe(task.cancel)
-            raise
+            await run_in_thread("kopf", watching)
+        except Exception as error:
+            # Kopf names what failed in its own log; whatever it is, starting again is the answer.
+            logger.warning("the watches failed: %s", error or type(error).__name__)
 
 
 def _selector(resource: Resource) -> tuple[str, str, str]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from secrets import token_hex
 from typing import Any, Final
 
@@ -66,7 +67,7 @@ async def _work(
     metrics: OperatorMetrics,
     health: Health,
 ) -> None:
-    await wait_for_resource(server, health, random.random)
+    await wait_for_resource(server, random.random, health.beat)
     identity = f"{socket.gethostname()}_{token_hex(4)}"
     lease = LeaseHolder(
         server,
@@ -101,6 +102,7 @@ async def _serve(
         namespaces=settings.namespaces,
         metrics=metrics,
         random=random.random,
+        until_served=partial(wait_for_resource, server, random.random),
     )
     resync = Resync(
         cluster=server,

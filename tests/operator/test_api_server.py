@@ -18,7 +18,6 @@ from pagefleet_operator.errors import (
     OperatorError,
     UnreachableError,
 )
-from pagefleet_operator.health import Health
 from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.resources import BUDGET, LLM_SERVICE, POD
 
@@ -147,8 +146,7 @@ async def test_nobody_answers():
 
 async def test_waiting_for_the_crd_ends_when_it_is_there(client, server, caplog):
     server.answers = [refusal(404, "NotFound"), (503, "starting"), (200, {"kind": "APIResourceList"})]
-    health = Health(monotonic=lambda: 0.0, max_silence_s=1)
-    await wait_for_resource(client, health, lambda: -1.0)
+    await wait_for_resource(client, lambda: -1.0)
     assert [record.getMessage() for record in caplog.records] == [
         "waiting for the cluster, next try in 0.0 s: the cluster has no llmservices.pagefleet.io v1alpha1: "
         "install the CRD",
