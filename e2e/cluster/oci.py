@@ -90,5 +90,9 @@ def read_archive(path: Path) -> Archive:
 def parse_index(index: bytes) -> Archive:
     """From the bytes of index.json."""
     entries = json.loads(index)["manifests"]
-    names = (entry.get("annotations", {}).get("org.opencontainers.image.ref.name") for entry in entries)
+    annotations = (entry.get("annotations", {}) for entry in entries)
+    # docker writes the whole name for containerd, and only the tag under the standard key.
+    names = (
+        found.get("io.containerd.image.name") or found.get("org.opencontainers.image.ref.name") for found in annotations
+    )
     return Archive(digest=digest_of(index), names=tuple(name for name in names if name))

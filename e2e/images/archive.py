@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -43,6 +44,12 @@ class Shelf:
 
     def archive(self, tag: str) -> Path:
         return self.folder / f"{tag}.tar"
+
+    def prepare(self) -> None:
+        """Make the folder, and remove what an interrupted build left in it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self.folder.glob("unfinished-*"):
+            shutil.rmtree(leftover)
 
     def find(self, tag: str) -> Record | None:
         """The record of an archive that is whole; None where it is missing or was changed."""

@@ -42,7 +42,7 @@ class Buildah:
 
     storage: Path
     scratch: Path
-    """For run-time state and unpacked images; deleted by whoever made it."""
+    """For run-time state; deleted by whoever made it."""
     driver: str
     environ: Mapping[str, str]
 
@@ -65,12 +65,8 @@ class Buildah:
         capture(self.command("commit", "--quiet", "--rm", "--format", "oci", container, ref), self.environ)
 
     def save(self, names: Sequence[str], archive: Path) -> str:
-        # Layers stay uncompressed: they are imported on this machine, where unpacking costs more than reading.
-        with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
-            options = ["--quiet", "--format", "oci", "--disable-compression"]
-            capture(self.command("push", *options, names[0], f"dir:{folder}"), self.environ)
-            with archive.open("wb") as out:
-                return pack_layout(Path(folder), names, out)
+        options = ["--quiet", "--format", "oci", "--disable-compression"]
+        return save_layout(self.command("push", *options, names[0]), names, archive, self.environ)
 
     def push(self, ref: str, remote: str, log: Path, say: Say) -> None:
         tls = ["--tls-verify=false"] if skips_tls(remote) else []
@@ -96,8 +92,10 @@ class DockerLike:
         run_logged([self.program, "build", *progress, *build_arguments(request)], log, say, self.environ)
 
     def save(self, names: Sequence[str], archive: Path) -> str:
-        several = ["--multi-image-archive"] if self.program is Builder.PODMAN else []
-        capture([self.program, "save", *several, "--output", str(archive), *names], self.environ)
+        if self.program is Builder.PODMAN:
+            options = ["--quiet", "--format", "oci"]
+            return save_layout([self.program, "push", *options, names[0]], names, archive, self.environ)
+        capture([self.program, "save", "--output", str(archive), *names], self.environ)
         image_id = capture([self.program, "image", "inspect", "--format", "{{.Id}}", names[0]], self.environ)
         return image_id if image_id.startswith("sha256:") else f"sha256:{image_id}"
 
@@ -108,6 +106,17 @@ class DockerLike:
     def forget(self, refs: Sequence[str]) -> None:
         for ref in refs:
             succeeds([self.program, "image", "rm", ref], self.environ)
+
+
+def save_layout(push: Sequence[str], names: Sequence[str], archive: Path, environ: Mapping[str, str]) -> str:
+    """An archive of what the command pushes into a folder; the manifest's digest.
+
+    Its layers stay uncompressed: they are imported on this machine, where unpacking costs more than reading.
+    """
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix="unfinished-") as folder:
+        capture([*push, f"dir:{folder}"], environ)
+        with archive.open("wb") as out:
+            return pack_layout(Path(folder), names, out)
 
 
 def working_builders(environ: Mapping[str, str]) -> set[Builder]:

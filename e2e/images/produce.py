@@ -57,7 +57,7 @@ def build_image(workshop: Workshop, target: Target, names: tuple[str, ...]) -> N
 def archive_image(workshop: Workshop, target: Target, tag: str, names: tuple[str, ...]) -> Record:
     """From the builder's storage into the cache, where only the newest stay."""
     shelf = workshop.shelf(target)
-    shelf.folder.mkdir(parents=True, exist_ok=True)
+    shelf.prepare()
     unfinished = shelf.folder / "unfinished.tar"
     record = shelf.keep(unfinished, tag, workshop.builder.save(names, unfinished))
     workshop.builder.forget([image_name(target, old) for old in shelf.drop_old(tag)])

@@ -105,6 +105,12 @@ def test_an_index_without_names():
     assert (archive.digest, archive.names) == (f"sha256:{hashlib.sha256(index).hexdigest()}", ())
 
 
+def test_an_index_that_docker_wrote_has_the_whole_name_under_another_key():
+    annotations = {"io.containerd.image.name": "localhost/pagefleet/engine:1", "org.opencontainers.image.ref.name": "1"}
+    index = json.dumps({"manifests": [{"digest": "sha256:1", "annotations": annotations}]}).encode()
+    assert parse_index(index).names == ("localhost/pagefleet/engine:1",)
+
+
 @pytest.mark.parametrize("content", [b"", b"no tar at all"])
 def test_what_is_no_archive_is_said_so(tmp_path, content):
     (tmp_path / "x.tar").write_bytes(content)
