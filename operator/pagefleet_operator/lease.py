@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 DURATION_S: Final = 15.0
 RENEW_DEADLINE_S: Final = 10.0
 RETRY_PERIOD_S: Final = 2.0
+RELEASE_WITHIN_S: Final = 3.0
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -84,13 +85,14 @@ class LeaseHolder:
             renewed = self._monotonic()
 
     async def release(self) -> None:
-        """Give the Lease back, so that the next operator need not wait for it to expire."""
+        """Give the Lease back, so that the next operator need not wait for it to expire; it expires in any case."""
         try:
-            live = await self._cluster.get(LEASE, self._lease.namespace, self._lease.name)
-            if live is not None and _holder(live) == self._identity:
-                await self._patch(live, {"holderIdentity": "", "leaseDurationSeconds": 1})
-        except OperatorError as error:
-            logger.warning("lease %s was not given back: %s", self._lease, error)
+            async with asyncio.timeout(RELEASE_WITHIN_S):
+                live = await self._cluster.get(LEASE, self._lease.namespace, self._lease.name)
+                if live is not None and _holder(live) == self._identity:
+                    await self._patch(live, {"holderIdentity": "", "leaseDurationSeconds": 1})
+        except (OperatorError, TimeoutError) as error:
+            logger.warning("lease %s was not given back: %s", self._lease, error or type(error).__name__)
 
     async def _try_take(self) -> str | None:
         """None when the Lease is ours now, else who has it."""

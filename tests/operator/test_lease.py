@@ -153,3 +153,11 @@ async def test_waiting_survives_an_outage(cluster):
     first.meanwhile = [nothing]
     await first.lease.acquire()
     assert await holder(cluster) == "first"
+
+
+async def test_a_lease_that_cannot_be_given_back_stops_nobody(cluster, caplog):
+    first = Process(cluster, "first")
+    await first.lease.acquire()
+    cluster.fail_next("get", "leases", OUTAGE)
+    await first.lease.release()
+    assert caplog.messages[-1] == "lease pagefleet/pagefleet-operator was not given back: no answer"
