@@ -47,6 +47,7 @@ TINY = ModelConfig(
     context_len=512,
     rope_base=10000.0,
     norm_eps=1e-5,
+    tied_embeddings=False,
 )
 """Two layers, three query heads to a KV head; vocabulary of the byte tokenizer."""
 
@@ -58,7 +59,7 @@ def smollm2_file() -> Path:
 
 
 class RandomCheckpoint:
-    """A `Checkpoint` of seeded noise, scaled so that logits differ clearly."""
+    """A `Checkpoint` of seeded noise, scaled so that answers wander instead of repeating one token."""
 
     def __init__(self, config: ModelConfig, seed: int = 0) -> None:
         self.config = config
@@ -71,7 +72,10 @@ class RandomCheckpoint:
         values = torch.randn(self.shapes[name], generator=generator)
         if name.endswith("norm.weight"):
             return 1.0 + 0.1 * values
-        return values if "embed" in name else values / self.shapes[name][-1] ** 0.5
+        if "embed" in name:
+            return values
+        gain = 3.0 if "o_proj" in name or "q_proj" in name else 1.0
+        return values.mul(gain / float(self.shapes[name][-1]) ** 0.5)
 
 
 def tiny_decoder(config: ModelConfig = TINY, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Decoder:
@@ -241,6 +245,7 @@ def tiny_core(
     num_host_frames: int = 0,
     dtype: torch.dtype = torch.float32,
     raw_dtype: torch.dtype | None = None,
+    block_size: int = 16,
     executor_of: Callable[[ModelRunner], Executor] = LocalExecutor,
     batch_invariant: bool = False,
     **scheduling: Any,
@@ -251,7 +256,7 @@ def tiny_core(
     """
     decoder = decoder or tiny_decoder(dtype=dtype)
     raw_dtype = raw_dtype or dtype
-    layout = frame_layout(decoder.config, block_size=16, raw_dtype=raw_dtype)
+    layout = frame_layout(decoder.config, block_size=block_size, raw_dtype=raw_dtype)
     cache = KvCache(layout, num_frames=num_frames, num_host_frames=num_host_frames, raw_dtype=raw_dtype)
     cache.pool.fill_(0xFF)
     settings: dict[str, Any] = {

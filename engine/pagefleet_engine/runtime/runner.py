@@ -33,12 +33,10 @@ class ModelRunner:
         if not output.requests:
             return []
         batch = build_batch(output, self.cache.layout.block_size)
-        logits_SV = self.logits(batch)
-        return self.sampler.sample(logits_SV, batch.sampled)
-
-    def logits(self, batch: Batch) -> Tensor:
-        """Logits `[S, V]` in fp32 of the batch's sampled rows; its keys and values are in the pool afterwards."""
-        return self.decoder.logits(self.hidden(batch)[batch.sample_rows_S])
+        hidden_TD = self.hidden(batch)
+        if not batch.sampled:
+            return []
+        return self.sampler.sample(self.decoder.logits(hidden_TD[batch.sample_rows_S]), batch.sampled)
 
     def hidden(self, batch: Batch) -> Tensor:
         """Activations `[T, D]` of every row of the batch, before the final norm."""
@@ -46,10 +44,10 @@ class ModelRunner:
 
     def _move(self, output: ScheduleOutput) -> None:
         """Copies in the order that `scheduling.output` prescribes."""
-        if output.swap_out:
-            self.cache.swap_out([m.frame for m in output.swap_out], [m.slot for m in output.swap_out])
         if output.demote:
             self.cache.demote(output.demote)
+        if output.swap_out:
+            self.cache.swap_out([m.frame for m in output.swap_out], [m.slot for m in output.swap_out])
         if output.swap_in:
             self.cache.swap_in([m.slot for m in output.swap_in], [m.frame for m in output.swap_in])
         if output.copy:

@@ -66,7 +66,7 @@ def test_logits_equal_the_recomputed_ones():
     for end in range(1, 51):
         step = step_of(raw_chunk("a", PROMPT, start=end - 1, end=end, frames=[9, 3, 17, 4]))
         with torch.inference_mode():
-            got = runner.logits(build_batch(step, BLOCK))
+            got = DECODER.logits(runner.hidden(build_batch(step, BLOCK)))
         torch.testing.assert_close(got[0], want[end - 1], rtol=1e-5, atol=1e-5)
 
 
