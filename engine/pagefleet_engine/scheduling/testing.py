@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pagefleet_engine.contract.kv import Layout
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.moves import CopyFrame, Demote, GroupWrite
+from pagefleet_engine.memory.table import SealedGroup
 from pagefleet_engine.request import FinishReason, Request, SamplingParams
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.output import ScheduledRequest, ScheduleOutput
@@ -112,11 +113,14 @@ class KVModel:
         self.slots: list[Content] = [None] * num_slots
         self._block_size = block_size
         self._vocab_size = vocab_size
+        # What a runner that copies tables piece by piece would have, by request, with the epoch that it is of.
+        self._copies: dict[str, tuple[int, list[SealedGroup]]] = {}
 
     def execute(self, output: ScheduleOutput) -> dict[str, list[int]]:
         """Carry out a step and return the sampled tokens. Raises `KVModelError` for KV that is not the request's."""
         self._move(output)
         self._check_apart(output)
+        self._check_copies(output)
         return {
             request.request_id: [token] for request in output.requests if (token := self._compute(request)) is not None
         }
@@ -167,6 +171,18 @@ class KVModel:
             read = {group.frame for group in request.context} | {f for write in request.writes for f in write.frames}
             if clash := read & (written - mine | arriving):
                 raise KVModelError(f"{request.request_id} reads frames {clash}, which others write in the same step")
+
+    def _check_copies(self, output: ScheduleOutput) -> None:
+        """With the same epoch, what is new in a table comes after what was known."""
+        for request_id in output.ended:
+            self._copies.pop(request_id, None)
+        for request in output.requests:
+            epoch, copy = self._copies.get(request.request_id, (None, []))
+            known = copy if epoch == request.context.epoch else []
+            known += request.context.since(len(known))
+            if known != list(request.context):
+                raise KVModelError(f"{request.request_id} has an old epoch for a table that was changed")
+            self._copies[request.request_id] = (request.context.epoch, known)
 
     def _compute(self, request: ScheduledRequest) -> int | None:
         context = self._read_context(request)

@@ -170,3 +170,17 @@ def test_a_demoted_request_offers_nothing_more():
     request = harness.add("c", [*first.token_ids, 1], max_tokens=1)
     harness.step()
     assert request.num_cached_prompt_tokens == 0
+
+
+def test_what_follows_a_demoted_group_is_not_taken_for_the_beginning_of_a_prompt():
+    harness = make_harness()
+    first = harness.add("a", range(19), max_tokens=20, allow_demotion=True)
+    harness.step()
+    harness.add("b", range(100, 114), max_tokens=4)
+    harness.until(lambda: first.table.demoted)
+    harness.run()
+    for start in range(4, first.num_tokens, 4):
+        request = harness.add(f"at {start}", [*first.token_ids[start:], 1], max_tokens=1)
+        harness.run()
+        assert request.num_cached_prompt_tokens == 0
+        assert harness.is_solo(request)

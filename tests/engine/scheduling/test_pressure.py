@@ -181,3 +181,34 @@ def test_shared_frames_stay_in_the_pool_when_one_holder_is_swapped():
     harness.run()
     assert harness.is_solo(first)
     assert harness.is_solo(second)
+
+
+def test_nobody_is_admitted_while_somebody_is_swapped():
+    harness, first, second = filled()
+    harness.until(lambda: second.state is RequestState.SWAPPED)
+    third = harness.add("c", [200], max_tokens=1)
+    while second.state is RequestState.SWAPPED:
+        assert third.state is RequestState.WAITING
+        harness.step()
+    harness.run()
+    assert all(harness.is_solo(request) for request in (first, second, third))
+
+
+def test_what_was_evicted_in_a_step_is_not_displaced_in_it():
+    harness = Harness(enable_prefix_caching=True, num_host_frames=2)
+    harness.add("old", range(20), max_tokens=1)
+    harness.run()
+    harness.add("big", range(100, 139), max_tokens=1)
+    # Five frames have to go for ten; the first two get a slot, the others are dropped.
+    assert harness.step().swap_out == (SwapOut(4, 0), SwapOut(3, 1))
+    assert harness.scheduler.stats().memory.evicted == 5
+
+
+def test_a_resumed_request_can_be_shared_again():
+    harness, _, second = filled(enable_prefix_caching=True)
+    harness.until(lambda: second.state is RequestState.SWAPPED)
+    harness.until(lambda: second.state is RequestState.RUNNING)
+    harness.step()
+    third = harness.add("c", range(100, 115), max_tokens=1)
+    harness.until(lambda: third.was_admitted)
+    assert third.num_cached_prompt_tokens == 12

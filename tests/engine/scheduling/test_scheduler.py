@@ -102,6 +102,28 @@ def test_every_running_request_decodes_before_a_prompt_gets_the_rest_of_the_budg
     assert computed(step(scheduler)[0]) == {"a": 1, "b": 1, "c": 3, "d": 3}
 
 
+def test_a_prompt_ahead_in_rank_leaves_a_token_to_each_decode():
+    scheduler = make_scheduler(max_num_batched_tokens=6, num_frames=20)
+    scheduler.add(make_request("a", 2, priority=1))
+    scheduler.add(make_request("b", 2, priority=1))
+    step(scheduler)
+    scheduler.add(make_request("c", 12, priority=0))
+    assert computed(step(scheduler)[0]) == {"a": 1, "b": 1, "c": 4}
+    assert computed(step(scheduler)[0]) == {"c": 4, "a": 1, "b": 1}
+
+
+def test_a_newcomer_has_to_leave_one_frame_to_each_that_runs():
+    scheduler = make_scheduler(num_frames=7)
+    scheduler.add(make_request("a", 8, max_tokens=9))
+    step(scheduler)
+    # a has 2 frames of 7. b needs 4, and 1 stays for a; with one token more it would have to wait.
+    scheduler.add(make_request("b", 16, max_tokens=2))
+    assert list(computed(step(scheduler)[0])) == ["a"]
+    scheduler.abort("b")
+    scheduler.add(make_request("c", 12, max_tokens=2))
+    assert list(computed(step(scheduler)[0])) == ["a", "c"]
+
+
 def test_the_end_frees_every_frame_and_is_told_to_the_runner():
     scheduler = make_scheduler()
     scheduler.add(make_request("a", 3, max_tokens=2))
