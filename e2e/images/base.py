@@ -1,7 +1,7 @@
 """The root file system that images made here start from: Debian's smallest, with Python, from this machine's mirror.
 
 Kept in the cache and verified before use. It names no mirror, name server or host, and holds no package lists, logs,
-manuals or set-uid bits.
+manuals or set-uid bits. Deleting the cache's `base` folder takes up newer Debian packages.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class BuiltImage:
     archive: Path
     """A tar file that a container runtime imports, with `ref` and the stable tag as its names."""
     digest: str
-    """`sha256:…`: the manifest's, or the image id where docker built it."""
+    """`sha256:…` of the archived manifest, or the image's id where docker built it."""
 
 
 def parse_target(name: str) -> Target:
