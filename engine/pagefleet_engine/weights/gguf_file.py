@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,7 +66,8 @@ class GgufFile:
     def number(self, key: str, default: float | None = None) -> float:
         if default is not None and self.get(key) is None:
             return default
-        return float(self._required(key, (int, float)))
+        # Stored as fp32: the shortest decimal that rounds to it is what the author wrote, 1e-05 and not 9.9999997e-06.
+        return float(str(np.float32(self._required(key, (int, float)))))
 
     def strings(self, key: str) -> list[str]:
         return list(self._required(key, list))

@@ -1,0 +1,81 @@
+"""What can be wrong with arguments and memory at start-up, with the numbers that a person needs."""
+
+import pytest
+import torch
+
+from pagefleet_engine.contract.arguments import EngineArguments
+from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.errors import StartupError
+from pagefleet_engine.runtime.host_memory import _machine_available, available_bytes
+from pagefleet_engine.startup import check_precision, pool_frames, resolve_max_model_len, warm_up
+from pagefleet_engine.testing import TINY, tiny_core, tiny_decoder
+from pagefleet_kernels.layout import FrameLayout
+
+LAYOUT = FrameLayout(num_layers=30, num_kv_heads=3, head_dim=64)
+FRAME = LAYOUT.frame_bytes
+
+
+def arguments(**kwargs):
+    return EngineArguments(model="m.gguf", **kwargs)
+
+
+def test_a_byte_budget_gives_whole_frames():
+    assert pool_frames(arguments(kv_cache_memory_bytes=300 * FRAME + 5), LAYOUT, 2048, free_bytes=0) == 300
+
+
+def test_a_budget_below_one_sequence_is_refused_with_the_bytes_it_takes():
+    with pytest.raises(StartupError) as error:
+        pool_frames(arguments(kv_cache_memory_bytes=100 * FRAME), LAYOUT, 2048, free_bytes=0)
+    assert str(error.value) == (
+        f"--kv-cache-memory-bytes {100 * FRAME} holds 100 frames, but one sequence of 2048 tokens takes 128: "
+        f"give {128 * FRAME} bytes, or lower --max-model-len"
+    )
+
+
+def test_fp8_needs_about_half():
+    budget = arguments(kv_cache_memory_bytes=66 * FRAME, kv_cache_dtype=Precision.FP8_E4M3)
+    assert pool_frames(budget, LAYOUT, 2048, free_bytes=0) == 66
+
+
+def test_a_share_of_free_memory_stops_at_what_the_capacity_can_fill():
+    wide = arguments(gpu_memory_utilization=0.5, max_num_seqs=4)
+    assert pool_frames(wide, LAYOUT, 2048, free_bytes=2 * 1000 * FRAME) == 4 * 128
+    assert pool_frames(wide, LAYOUT, 2048, free_bytes=2 * 200 * FRAME) == 200
+
+
+def test_too_little_free_memory_names_the_share():
+    with pytest.raises(StartupError, match=r"--gpu-memory-utilization 0\.9 of 1000 free bytes holds 0 frames"):
+        pool_frames(arguments(), LAYOUT, 2048, free_bytes=1000)
+
+
+def test_the_context_is_the_models_unless_a_shorter_one_is_asked_for():
+    assert resolve_max_model_len(arguments(), TINY) == 512
+    assert resolve_max_model_len(arguments(max_model_len=100), TINY) == 100
+    with pytest.raises(StartupError, match="--max-model-len 513: this model was trained for 512"):
+        resolve_max_model_len(arguments(max_model_len=513), TINY)
+
+
+def test_fp32_frames_cannot_be_sealed():
+    check_precision(arguments(), torch.float32)
+    check_precision(arguments(kv_cache_dtype=Precision.INT8), torch.bfloat16)
+    with pytest.raises(StartupError, match="leave out --kv-cache-dtype int8"):
+        check_precision(arguments(kv_cache_dtype=Precision.INT8), torch.float32)
+
+
+def test_warming_up_answers_one_token_and_leaves_nothing():
+    core = tiny_core()
+    warm_up(core)
+    assert not core.has_work
+    assert core.stats().frames["free"] == 32
+
+
+def test_weights_of_nan_do_not_become_ready():
+    decoder = tiny_decoder()
+    decoder.norm.weight[3] = torch.nan
+    with pytest.raises(StartupError, match="cannot answer a single token"):
+        warm_up(tiny_core(decoder=decoder))
+
+
+def test_free_memory_is_read_in_bytes():
+    assert _machine_available("MemTotal: 100 kB\nMemAvailable:   2048 kB\n") == 2048 * 1024
+    assert available_bytes() > 0
