@@ -33,12 +33,15 @@ def check_decode(
     *,
     heads: int,
     masking: Masking | None = None,
-    impl: Impl = "triton",
+    splits: int | None = None,
     device: str = "cpu",
     num_frames: int = 80,
     seed: int = 0,
 ) -> float:
-    """Decode one token of each sequence; all but the open group of a sequence is sealed. Length 0 is a padding row."""
+    """Decode one token of each sequence; all but the open group of a sequence is sealed. Length 0 is a padding row.
+
+    `splits` overrides how many shares the kernel cuts the sealed frames into.
+    """
     cache = Cache(layout, num_frames, seed=seed)
     for length in lengths:
         cache.add(length, list(mix))
@@ -49,17 +52,14 @@ def check_decode(
     masking, scale, layer = masking or Masking(), layout.head_dim**-0.5, layout.num_layers - 1
     queries = torch.randn(len(lengths), heads, layout.head_dim, generator=cache.generator).bfloat16()
     pool = cache.pool.to(device)
-    got = paged_decode(
-        queries.to(device),
-        pool,
-        layout,
-        layer,
-        [_moved(t, device) for t in sealed],
-        _moved_open(open_table, device),
-        scale=scale,
-        masking=masking,
-        impl=impl,
-    ).cpu()
+    moved = [_moved(t, device) for t in sealed]
+    arguments = (queries.to(device), pool, layout, layer, moved, _moved_open(open_table, device))
+    if splits is None:
+        got = paged_decode(*arguments, scale=scale, masking=masking, impl="triton").cpu()
+    else:
+        from pagefleet_kernels.paged_decode import launcher
+
+        got = launcher.paged_decode(*arguments, scale, masking, splits=splits).cpu()
     _require(bool((pool.cpu() == cache.pool).all()), "attention wrote into the pool")
     worst = 0.0
     for row, sequence in enumerate(cache.sequences):

@@ -1,6 +1,6 @@
 """Launch parameters as pure functions of shapes: no device is asked, nothing is tuned at run time.
 
-The numbers were chosen by measurement on an H200; `docs/kernels.md` has the figures.
+The numbers follow from the compiled code (registers, instructions per byte read) as `docs/kernels.md` argues them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class DecodeLaunch:
     """Frames per iteration; 1 where scales are per channel."""
     num_warps: int
     num_stages: int
+    residents: int = 4
+    """Programs that one multiprocessor holds at once, by the registers of the compiled kernel."""
 
 
 def power_of_two_from(number: int) -> int:
@@ -37,9 +39,11 @@ def decode_launch(precision: Precision, *, block_size: int, head_dim: int) -> De
         case Precision.BF16:
             return DecodeLaunch(frames=max(1, (32 if wide else 64) // block_size), num_warps=4, num_stages=3)
         case Precision.FP8_E4M3 | Precision.FP8_E5M2:
-            return DecodeLaunch(frames=max(1, (64 if wide else 128) // (2 * block_size)), num_warps=4, num_stages=3)
+            frames = max(1, (64 if wide else 128) // (2 * block_size))
+            return DecodeLaunch(frames=frames, num_warps=4, num_stages=3, residents=3)
         case Precision.INT8 | Precision.INT4:
-            return DecodeLaunch(frames=1, num_warps=4, num_stages=4)
+            # One warp: half the instructions per byte of four, which exchange partial sums through shared memory.
+            return DecodeLaunch(frames=1, num_warps=4 if wide else 1, num_stages=4, residents=4 if wide else 8)
 
 
 def num_splits(*, num_sequences: int, num_kv_heads: int, num_iterations: int, num_slots: int) -> int:
@@ -72,8 +76,14 @@ class PrefillLaunch:
 
 
 def prefill_launch(precision: Precision, *, group: int, block_size: int, head_dim: int) -> PrefillLaunch:
-    """Tiles of 128 rows by 64 keys, half of that for wide heads."""
-    rows = max(64 if head_dim > 128 else 128, power_of_two_from(group))
-    width = block_size if precision is Precision.BF16 else 2 * block_size
-    frames = max(1, (32 if head_dim > 128 else 64) // width)
-    return PrefillLaunch(rows=rows, frames=frames, raw=32, num_warps=8 if rows >= 128 else 4, num_stages=3)
+    """Tiles of 128 rows by 64 keys, smaller ones where accumulators or scales take the registers."""
+    wide = head_dim > 128
+    rows = max(64 if wide else 128, power_of_two_from(group))
+    match precision:
+        case Precision.BF16:
+            frames = (32 if wide else 64) // block_size
+        case Precision.FP8_E4M3 | Precision.FP8_E5M2:
+            frames = (32 if wide else 64) // (2 * block_size)
+        case Precision.INT8 | Precision.INT4:
+            frames = 1
+    return PrefillLaunch(rows=rows, frames=max(1, frames), raw=32, num_warps=8, num_stages=2 if wide else 3)

@@ -1,36 +1,86 @@
-"""The Triton kernels in the interpreter, against plain attention over the dequantised cache and the codec's bytes."""
+"""The Triton kernels in the interpreter, at tiny shapes: attention against plain fp64 loops over the dequantised cache.
+
+`make test-kernels-full` runs many more shapes, and shows that wrong kernels fail these checks.
+"""
 
 import os
 
 os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are decorated
 
 import pytest
+import torch
 
 from pagefleet_kernels.checks import check_copy, check_decode, check_prefill, check_seal, check_write_open
 from pagefleet_kernels.layout import FrameLayout, Precision
+from pagefleet_kernels.rms_norm import rms_norm
+from pagefleet_kernels.rope import rope
+from pagefleet_kernels.silu_mul import silu_mul
+from pagefleet_kernels.tables import Masking
 
 TINY = FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)
+PADDED = FrameLayout(num_layers=1, num_kv_heads=2, head_dim=24, block_size=8)
+MIXED = [Precision.FP8_E4M3, Precision.BF16, Precision.INT4, Precision.INT8]
+QUANTISED = [p for p in Precision if p is not Precision.BF16]
+
+
+def around_a_frame(precision):
+    size = TINY.tokens_per_frame(precision)
+    return [0, 1, 7, 8, 9, size - 1, size, size + 1, 2 * size + 3]
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_decode(precision):
-    check_decode(TINY, [0, 1, 8, 9, 17, 70], [precision], heads=4)
+def test_decode_of_lengths_around_a_frame(precision):
+    check_decode(TINY, around_a_frame(precision), [precision], heads=4, splits=1)
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_prefill(precision):
-    check_prefill(TINY, [(0, 1), (0, 40), (5, 12), (30, 30), (47, 90)], [precision], heads=4)
+def test_decode_cut_into_more_shares_than_some_sequences_have_frames(precision):
+    check_decode(TINY, [0, 5, 70], [precision], heads=2, splits=4)
 
 
-@pytest.mark.parametrize("precision", [p for p in Precision if p is not Precision.BF16])
-@pytest.mark.parametrize("from_open", [False, True])
+@pytest.mark.parametrize("precision", list(Precision))
+def test_prefill_of_chunks_that_begin_and_end_inside_groups(precision):
+    check_prefill(TINY, [(0, 1), (0, 40), (5, 12), (30, 30), (47, 75)], [precision], heads=4)
+
+
+SPECIAL = {
+    "four precisions in one sequence": {"mix": MIXED},
+    "window and sinks": {"mix": MIXED, "masking": Masking(window=20, sinks=4)},
+    "window of one": {"mix": [Precision.FP8_E4M3], "masking": Masking(window=1)},
+    "soft cap": {"mix": [Precision.INT8], "masking": Masking(soft_cap=1.5)},
+    "a head that is no power of two, three query heads to one": {"layout": PADDED, "heads": 6},
+    "as many query heads as KV heads": {"heads": 2},
+    "eight query heads to one": {"heads": 16, "mix": [Precision.INT4]},
+}
+
+
+@pytest.mark.parametrize("case", SPECIAL.values(), ids=SPECIAL.keys())
+def test_decode_and_prefill_of_special_shapes(case):
+    arguments = {"layout": TINY, "heads": 4, "mix": [Precision.FP8_E4M3], **case}
+    check_decode(lengths=[1, 0, 33, 60], **arguments)
+    check_prefill(chunks=[(0, 19), (21, 40)], **arguments)
+
+
+@pytest.mark.parametrize("precision", QUANTISED)
+@pytest.mark.parametrize("from_open", [False, True], ids=["from values", "in place"])
 def test_seal(precision, from_open):
     check_seal(TINY, precision, from_open=from_open)
 
 
-def test_write_open():
-    check_write_open(TINY)
+@pytest.mark.parametrize("layout", [TINY, PADDED], ids=["head 16", "head 24"])
+def test_write_open_and_copy(layout):
+    check_write_open(layout)
+    check_copy(layout)
 
 
-def test_copy():
-    check_copy(TINY)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_small_ops_agree_with_their_references(dtype):
+    torch.manual_seed(0)
+    step = {"rtol": 2**-7, "atol": 1e-6} if dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
+    x, weight = torch.randn(5, 48).to(dtype), torch.randn(48).to(dtype)
+    reference = rms_norm(x, weight, 1e-5, impl="reference")
+    torch.testing.assert_close(rms_norm(x, weight, 1e-5, impl="triton"), reference, **step)
+    heads, angles = torch.randn(3, 5, 24).to(dtype), torch.randn(3, 12)
+    reference = rope(heads, angles.cos(), angles.sin(), impl="reference")
+    torch.testing.assert_close(rope(heads, angles.cos(), angles.sin(), impl="triton"), reference, **step)
+    torch.testing.assert_close(silu_mul(x, impl="triton"), silu_mul(x, impl="reference"), **step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -13,7 +14,6 @@ from pagefleet_kernels.paged_decode import kernel
 from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
 
 CODES = {name: code for code, name in enumerate(Precision)}
-PROGRAMS_PER_MULTIPROCESSOR = 4
 LOG2_E = math.log2(math.e)
 
 
@@ -86,7 +86,7 @@ def choose_splits(table: FrameTable, plan: DecodeLaunch, layout: FrameLayout) ->
         num_sequences=table.frames.shape[0],
         num_kv_heads=layout.num_kv_heads,
         num_iterations=-(-table.frames.shape[1] // plan.frames),
-        num_slots=multiprocessors * PROGRAMS_PER_MULTIPROCESSOR,
+        num_slots=multiprocessors * plan.residents,
     )
 
 
@@ -110,7 +110,6 @@ def _launch(
     direct: bool,
     native: bool,
 ) -> None:
-    form = layout.tile_format(table.precision)
     group = queries.shape[1] // layout.num_kv_heads
     grid = (layout.num_kv_heads, count + int(has_open and not direct), queries.shape[0])
     kernel.decode_kernel[grid](
@@ -118,12 +117,41 @@ def _launch(
         open_table.frames, open_table.starts, open_table.lengths, out, parts, stats,
         scale * LOG2_E, address.tile_base // 128, address.scale_base // 4, table.frames.stride(0),
         open_table.frames.stride(0), count, first_part, num_parts,
-        GROUP=group, KV_HEADS=layout.num_kv_heads, HEAD_DIM=layout.head_dim,
-        BLOCK_D=max(16, power_of_two_from(layout.head_dim)), ROWS=max(16, power_of_two_from(group)),
-        FRAME_BYTES=address.frame_stride, TILE_BYTES=layout.tile_bytes, BLOCK_SIZE=layout.block_size,
-        WIDTH=layout.block_size if table.precision is Precision.BF16 else 2 * layout.block_size,
-        CODE_ROWS=form.code_rows, PER_ROW=max(1, form.scales_per_row), PRECISION=CODES[table.precision],
-        FRAMES=plan.frames, HAS_OPEN=has_open, DIRECT=direct, WINDOW=masking.window or 0,
-        SINKS=masking.sinks, SOFT_CAP=masking.soft_cap or 0.0, STAGES=plan.num_stages, NATIVE=native,
-        num_warps=plan.num_warps, num_stages=plan.num_stages,
+        **decode_constants(layout, address, table.precision, group, masking, plan), HAS_OPEN=has_open, DIRECT=direct,
+        NATIVE=native, num_warps=plan.num_warps, num_stages=plan.num_stages,
     )  # fmt: skip
+
+
+def decode_constants(
+    layout: FrameLayout, address: Address, precision: Precision, group: int, masking: Masking, plan: DecodeLaunch
+) -> dict[str, Any]:
+    """The compile-time arguments that follow from shapes."""
+    return {
+        **tile_constants(layout, address, precision, group, masking),
+        "ROWS": max(16, power_of_two_from(group)),
+        "FRAMES": plan.frames,
+        "STAGES": plan.num_stages,
+    }
+
+
+def tile_constants(
+    layout: FrameLayout, address: Address, precision: Precision, group: int, masking: Masking
+) -> dict[str, Any]:
+    """What both attention kernels are compiled for."""
+    form = layout.tile_format(precision)
+    return {
+        "GROUP": group,
+        "KV_HEADS": layout.num_kv_heads,
+        "HEAD_DIM": layout.head_dim,
+        "BLOCK_D": max(16, power_of_two_from(layout.head_dim)),
+        "FRAME_BYTES": address.frame_stride,
+        "TILE_BYTES": layout.tile_bytes,
+        "BLOCK_SIZE": layout.block_size,
+        "WIDTH": layout.block_size if precision is Precision.BF16 else 2 * layout.block_size,
+        "CODE_ROWS": form.code_rows,
+        "PER_ROW": max(1, form.scales_per_row),
+        "PRECISION": CODES[precision],
+        "WINDOW": masking.window or 0,
+        "SINKS": masking.sinks,
+        "SOFT_CAP": masking.soft_cap or 0.0,
+    }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from pagefleet_kernels.launch import PrefillLaunch, power_of_two_from, prefill_launch
 from pagefleet_kernels.layout import FrameLayout, Precision
 from pagefleet_kernels.paged_decode.kernel import combine_kernel
-from pagefleet_kernels.paged_decode.launcher import CODES, LOG2_E, empty_table
+from pagefleet_kernels.paged_decode.launcher import LOG2_E, empty_table, tile_constants
 from pagefleet_kernels.paged_prefill import kernel
 from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
 
@@ -45,7 +46,6 @@ def paged_prefill(
     group, address = queries.shape[1] // layout.num_kv_heads, layout.address(layer)
     num_sequences = offsets.shape[0] - 1
     for part, table in enumerate(tables):
-        form = layout.tile_format(table.precision)
         plan = launch or prefill_launch(
             table.precision, group=group, block_size=layout.block_size, head_dim=layout.head_dim
         )
@@ -56,14 +56,8 @@ def paged_prefill(
             open_table.frames, open_table.starts, open_table.lengths, out, parts, stats,
             scale * LOG2_E, address.tile_base // 128, address.scale_base // 4, table.frames.stride(0),
             open_table.frames.stride(0), num_sequences, part, len(tables),
-            GROUP=group, KV_HEADS=layout.num_kv_heads, HEAD_DIM=layout.head_dim,
-            BLOCK_D=max(16, power_of_two_from(layout.head_dim)), ROWS=plan.rows,
-            FRAME_BYTES=address.frame_stride, TILE_BYTES=layout.tile_bytes, BLOCK_SIZE=layout.block_size,
-            WIDTH=layout.block_size if table.precision is Precision.BF16 else 2 * layout.block_size,
-            CODE_ROWS=form.code_rows, PER_ROW=max(1, form.scales_per_row), PRECISION=CODES[table.precision],
-            FRAMES=plan.frames, SEQUENCES=power_of_two_from(num_sequences), HAS_RAW=part == 0, DIRECT=direct,
-            WINDOW=masking.window or 0, SINKS=masking.sinks, SOFT_CAP=masking.soft_cap or 0.0, RAW=plan.raw,
-            STAGES=plan.num_stages, NATIVE=native, num_warps=plan.num_warps, num_stages=plan.num_stages,
+            **prefill_constants(layout, table.precision, group, masking, plan, num_sequences), HAS_RAW=part == 0,
+            DIRECT=direct, NATIVE=native, num_warps=plan.num_warps, num_stages=plan.num_stages,
         )  # fmt: skip
     if not direct:
         combine_kernel[(queries.shape[0] * queries.shape[1],)](
@@ -71,3 +65,17 @@ def paged_prefill(
             PARTS=power_of_two_from(len(tables)), NATIVE=native, num_warps=4,
         )  # fmt: skip
     return out
+
+
+def prefill_constants(
+    layout: FrameLayout, precision: Precision, group: int, masking: Masking, plan: PrefillLaunch, num_sequences: int
+) -> dict[str, Any]:
+    """The compile-time arguments that follow from shapes."""
+    return {
+        **tile_constants(layout, layout.address(0), precision, group, masking),
+        "ROWS": plan.rows,
+        "FRAMES": plan.frames,
+        "RAW": plan.raw,
+        "SEQUENCES": power_of_two_from(num_sequences),
+        "STAGES": plan.num_stages,
+    }
