@@ -8,7 +8,7 @@ from pagefleet_engine.memory.table import SealedGroup
 from pagefleet_engine.request import RequestState
 from pagefleet_engine.scheduling.testing import Harness
 
-BF16, FP8 = Precision.BF16, Precision.FP8_E4M3
+BF16, FP8, INT4 = Precision.BF16, Precision.FP8_E4M3, Precision.INT4
 
 
 def filled(first=None, second=None, **changes):
@@ -142,20 +142,25 @@ def test_swapped_requests_displace_prefixes_in_host_memory():
     assert harness.is_solo(second)
 
 
-def test_a_resumed_request_is_no_victim_at_once():
-    harness = Harness(num_host_frames=20, protected_steps=4, num_frames=8)
-    requests = [harness.add(name, range(100 * i, 100 * i + 7), max_tokens=20) for i, name in enumerate("abc")]
-    resumed_at, swapped_again_after = {}, []
+@pytest.mark.parametrize(("protected_steps", "expected"), [(0, 7), (8, 8)])
+def test_a_resumed_request_is_no_victim_at_once(protected_steps, expected):
+    harness = Harness(num_host_frames=40, protected_steps=protected_steps, num_frames=8)
+    shapes = ((5, 23, INT4), (8, 15, INT4), (6, 19, BF16))
+    requests = [
+        harness.add(name, range(100 * i, 100 * i + num_prompt), max_tokens=num_answer, precision=precision)
+        for i, (name, (num_prompt, num_answer, precision)) in enumerate(zip("abc", shapes, strict=True))
+    ]
+    resumed_at, steps_between = {}, []
     while harness.scheduler.has_work:
         before = {request.request_id: request.state for request in requests}
         output = harness.step()
         for request in requests:
-            if before[request.request_id] is RequestState.SWAPPED and request.state is RequestState.RUNNING:
+            change = (before[request.request_id], request.state)
+            if change == (RequestState.SWAPPED, RequestState.RUNNING):
                 resumed_at[request.request_id] = output.step
-            if before[request.request_id] is RequestState.RUNNING and request.state is RequestState.SWAPPED:
-                swapped_again_after.append(output.step - resumed_at.get(request.request_id, -1000))
-    assert swapped_again_after
-    assert min(swapped_again_after) >= 4
+            if change == (RequestState.RUNNING, RequestState.SWAPPED) and request.request_id in resumed_at:
+                steps_between.append(output.step - resumed_at[request.request_id])
+    assert min(steps_between) == expected
     assert all(harness.is_solo(request) for request in requests)
 
 
