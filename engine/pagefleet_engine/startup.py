@@ -27,7 +27,7 @@ from pagefleet_engine.runtime.runner import ModelRunner
 from pagefleet_engine.runtime.sampler import Sampler
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.scheduler import Scheduler
-from pagefleet_engine.text.gguf_tokenizer import load_gguf_tokenizer
+from pagefleet_engine.text.open import open_tokenizer
 from pagefleet_engine.weights.loader import load_decoder, open_checkpoint
 from pagefleet_kernels.layout import FrameLayout
 
@@ -49,7 +49,7 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
     """Load everything and warm up. Blocking; takes seconds. Raises `StartupError`."""
     began = time.monotonic()
     checkpoint = open_checkpoint(arguments.model)
-    tokenizer = load_gguf_tokenizer(checkpoint.file)
+    tokenizer = open_tokenizer(checkpoint)
     config, dtype = checkpoint.config, _DTYPES[arguments.dtype]
     max_model_len = resolve_max_model_len(arguments, config)
     check_precision(arguments, dtype)

@@ -13,21 +13,29 @@ from pagefleet_engine.layers.rope import RotaryTable
 from pagefleet_engine.models.llama import Decoder, DecoderLayer
 from pagefleet_engine.weights.checkpoint import Checkpoint, expected_shapes
 from pagefleet_engine.weights.gguf_checkpoint import GgufCheckpoint
+from pagefleet_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
 
 _SHOWN = 4
 """Names listed in an error; a foreign file would list hundreds."""
 
 
-def open_checkpoint(model: str) -> GgufCheckpoint:
-    """The checkpoint behind `--model`: a GGUF file, or a folder with exactly one. Raises `StartupError`."""
+def open_checkpoint(model: str) -> Checkpoint:
+    """The checkpoint behind `--model`: a GGUF file, a folder with exactly one, or a Hugging Face folder.
+
+    Raises `StartupError`.
+    """
     path = Path(model)
     if not path.exists():
         raise StartupError(f"--model {model}: no such file or folder")
     if not path.is_dir():
         return GgufCheckpoint(path)
+    if (path / "config.json").is_file() and any(path.glob("*.safetensors")):
+        return SafetensorsCheckpoint(path)
     files = sorted(path.glob("*.gguf"))
     if len(files) != 1:
-        found = "no .gguf file in it" if not files else f"{len(files)} .gguf files in it; name one of them"
+        found = "neither a .gguf file nor config.json with .safetensors files in it"
+        if files:
+            found = f"{len(files)} .gguf files in it; name one of them"
         raise StartupError(f"--model {model}: {found}")
     return GgufCheckpoint(files[0])
 

@@ -139,6 +139,4 @@ def test_every_request_equals_its_solo_run_under_pressure(alone, budget, capsys)
 def test_without_a_prefix_cache_too(alone):
     core = small_core(max_num_batched_tokens=48)
     assert together(alone, core)[0] == {name: answer for name, (_, answer) in alone.items()}
-    counters = core.scheduler.stats().counters
-    assert counters.swaps > 0
-    assert counters.recomputes >= AT_LEAST
+    assert core.scheduler.stats().counters.preemptions >= AT_LEAST

@@ -151,7 +151,7 @@ def test_noise_after_the_magic_is_no_traceback(tmp_path):
 
 PATHS = {
     "nothing there": (lambda folder: folder / "absent", "no such file or folder"),
-    "an empty folder": (lambda folder: folder, "no .gguf file"),
+    "an empty folder": (lambda folder: folder, "neither a .gguf file nor config.json"),
     "another kind of file": (lambda folder: make(folder / "x.bin", b"PK\x03\x04zip"), "not a GGUF file"),
     "an empty file": (lambda folder: make(folder / "x.gguf", b""), "not a GGUF file"),
 }
