@@ -64,7 +64,7 @@ def _leave_message(line: str, environ: Mapping[str, str]) -> None:
 async def _run(arguments: EngineArguments) -> Ending:
     signals = StopSignals()
     signals.install(asyncio.get_running_loop())
-    return await serve(arguments, load=_load, limits=Limits(), signals=signals)
+    return await serve(arguments, load=_load, limits=Limits(), signals=signals, environ=os.environ)
 
 
 async def _load(arguments: EngineArguments) -> Engine:

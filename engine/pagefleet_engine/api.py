@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """Log probabilities at one generated position, in the model's own distribution: before temperature, penalties and masks."""
+    """Log probabilities at one generated position, of the model's own distribution: before temperature and penalties."""
 
     token_id: int
     logprob: float
@@ -77,6 +77,18 @@ class EngineStats:
     has_work: bool = False
     fatal: str | None = None
     """One line, set once the step loop has died; the process has to exit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings:
+    """What can be changed on a running engine. Each is at most what the engine was started with."""
+
+    cap: int
+    """Most requests that may run at once. Lowering it aborts nobody."""
+    max_model_len: int
+    """Longest prompt plus answer of requests that arrive from now on, in tokens."""
+    max_num_batched_tokens: int
+    """Token budget of one step."""
 
 
 class Detokenizer(Protocol):
@@ -146,6 +158,13 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+    async def configure(self, settings: RuntimeSettings) -> None:
+        """Change the settings between two steps; returns when they are in force.
+
+        Raises `ValueError`, with nothing changed, for one out of range, and `EngineDead`.
+        """
+        ...
 
     async def close(self) -> None:
         """Abort what runs, end the step loop, free the memory. Idempotent."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
-from pagefleet_engine.api import EngineStats, ModelInfo, Tokenizer, TokenOutput
+from pagefleet_engine.api import EngineStats, ModelInfo, RuntimeSettings, Tokenizer, TokenOutput
 from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.core import Emission, EngineCore
@@ -76,6 +76,7 @@ class AsyncEngine:
         self._loop = asyncio.get_running_loop()
         self._streams: dict[str, Stream] = {}
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._changes: set[asyncio.Future[None]] = set()
         self._closing = False
         self._ended: str | None = None
         self._stats = core.stats()
@@ -114,6 +115,16 @@ class AsyncEngine:
 
     def stats(self) -> EngineStats:
         return self._stats
+
+    async def configure(self, settings: RuntimeSettings) -> None:
+        """See `api.Engine.configure`."""
+        if self._ended is not None:
+            raise EngineDead(self._ended)
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._changes.add(done)
+        done.add_done_callback(self._changes.discard)
+        self._commands.put(lambda: self._configure(settings, done))
+        await done
 
     async def close(self) -> None:
         """End the step loop; running requests end with `EngineDead`. Idempotent."""
@@ -161,6 +172,15 @@ class AsyncEngine:
         if emission is not None:
             self._emit([emission])
 
+    def _configure(self, settings: RuntimeSettings, done: asyncio.Future[None]) -> None:
+        refusal: ValueError | None = None
+        try:
+            self._core.configure(settings)
+        except ValueError as error:
+            refusal = error
+        self._look(force=True)
+        self._call_loop(lambda: _settle(done, refusal))
+
     def _emit(self, emissions: list[Emission]) -> None:
         if emissions:
             self._call_loop(lambda: self._deliver_all(emissions))
@@ -192,6 +212,18 @@ class AsyncEngine:
         self._ended = reason
         for stream in self._streams.values():
             stream.put(EngineDead(reason))
+        for change in self._changes:
+            _settle(change, EngineDead(reason))
+
+
+def _settle(change: asyncio.Future[None], refusal: Exception | None) -> None:
+    """Tell whoever asked for the change, unless they have gone or were told already."""
+    if change.done():
+        return
+    if refusal is None:
+        change.set_result(None)
+    else:
+        change.set_exception(refusal)
 
 
 async def start_engine(arguments: EngineArguments) -> AsyncEngine:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pagefleet_engine.api import EngineStats, TokenLogprobs, TokenOutput
+from pagefleet_engine.api import EngineStats, RuntimeSettings, TokenLogprobs, TokenOutput
 from pagefleet_engine.errors import QueueFull, RequestRefused
 from pagefleet_engine.request import FinishReason, Request, SamplingError
 from pagefleet_engine.runtime.executor import Executor
@@ -121,6 +121,20 @@ class EngineCore:
             last_step_monotonic_s=self._last_step_s,
             has_work=self.has_work,
         )
+
+    def configure(self, settings: RuntimeSettings) -> None:
+        """Change the live settings. Raises `ValueError`, with nothing changed, for one out of range."""
+        started = self.scheduler.config
+        for name, value, highest in (
+            ("cap", settings.cap, started.max_num_seqs),
+            ("max_model_len", settings.max_model_len, started.max_model_len),
+            ("max_num_batched_tokens", settings.max_num_batched_tokens, started.max_num_batched_tokens),
+        ):
+            if not 1 <= value <= highest:
+                raise ValueError(f"{name} is {value}: must be 1 to {highest}")
+        self.scheduler.set_cap(settings.cap)
+        self.scheduler.set_max_model_len(settings.max_model_len)
+        self.scheduler.set_token_budget(settings.max_num_batched_tokens)
 
     def close(self) -> None:
         self._executor.close()

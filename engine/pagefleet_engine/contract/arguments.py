@@ -54,6 +54,7 @@ class EngineArguments:
     api_key_file: str | None = _flag(
         None, "a file with one API key a line, or a folder of such files; re-read on change"
     )
+    control_key_file: str | None = _flag(None, "public keys that sign control tokens; without it, no control API")
     drain_timeout: float = _flag(300.0, "seconds that running requests have to finish in after SIGTERM", low=0.0)
     drain_grace: float = _flag(10.0, "seconds in which a draining engine still accepts late arrivals", low=0.0)
 

@@ -29,11 +29,7 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 def create_app(service: Service, *, api_keys: ApiKeys | None = None) -> ASGIApp:
     """The whole application for one service; with `api_keys`, only for those who bring one."""
-    app = FastAPI(title="PageFleet engine", version=_VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.add_exception_handler(HTTPException, _answer_http_exception)
-    app.add_exception_handler(ApiError, _answer_api_error)
-    app.add_exception_handler(ClientGone, _answer_nobody)
-    app.add_exception_handler(Exception, _answer_fault)
+    app = new_app("PageFleet engine")
     _add_probes(app, service)
     _add_model_routes(app, service)
     for path, endpoint, body in (
@@ -46,11 +42,22 @@ def create_app(service: Service, *, api_keys: ApiKeys | None = None) -> ASGIApp:
     return Guard(
         app,
         limits=service.limits,
-        lifecycle=service.lifecycle,
         monotonic=service.monotonic,
+        open_paths=frozenset({HEALTH, READY, METRICS}),
+        authorise=None if api_keys is None else api_keys.check,
+        lifecycle=service.lifecycle,
         count_refused=service.metrics.count_refused,
-        api_keys=api_keys,
     )
+
+
+def new_app(title: str) -> FastAPI:
+    """An application without routes whose errors have the API's shape."""
+    app = FastAPI(title=title, version=_VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.add_exception_handler(HTTPException, _answer_http_exception)
+    app.add_exception_handler(ApiError, _answer_api_error)
+    app.add_exception_handler(ClientGone, _answer_incomplete)
+    app.add_exception_handler(Exception, _answer_fault)
+    return app
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
@@ -140,9 +147,9 @@ async def _answer_api_error(_request: Request, error: Exception) -> Response:
     return _as_response(error)
 
 
-async def _answer_nobody(_request: Request, _error: Exception) -> Response:
-    """The client has left; 499 shows in logs of proxies only."""
-    return Response(status_code=499)
+async def _answer_incomplete(_request: Request, _error: Exception) -> Response:
+    """Mostly nobody hears it; but a body with broken framing ends like that too, and its sender may still be there."""
+    return _as_response(invalid("the request was not received whole", code="incomplete_request"))
 
 
 async def _answer_fault(_request: Request, _error: Exception) -> Response:

@@ -102,6 +102,12 @@ def unavailable(message: str, code: str, retry_after_s: float = 1.0) -> ApiError
     )
 
 
+def unauthorised(message: str, code: str) -> ApiError:
+    """No credential, or one that is not accepted; the message does not say which."""
+    headers = {"www-authenticate": "Bearer"}
+    return ApiError(ApiErrorBody(status=401, message=message, code=code, headers=headers))
+
+
 def internal(message: str = "the engine failed on this request") -> ApiError:
     """A fault of ours."""
     return ApiError(ApiErrorBody(status=500, message=message, type="internal_error", code="internal_error"))

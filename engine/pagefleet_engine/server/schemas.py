@@ -153,10 +153,11 @@ def parse_body(kind: type[B], value: Mapping[str, Any]) -> B:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise _first_problem(error) from None
+        raise first_problem(error) from None
 
 
-def _first_problem(error: ValidationError) -> ApiError:
+def first_problem(error: ValidationError) -> ApiError:
+    """The first field that is wrong, without its value."""
     problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
     param = ".".join(str(part)[:80] for part in problem["loc"])
     message = "is required" if problem["type"] == "missing" else problem["msg"][0].lower() + problem["msg"][1:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.app import create_app
-from pagefleet_engine.server.drain import StopSignals, drain
+from pagefleet_engine.server.control.side import ControlSide, build_control_side
+from pagefleet_engine.server.drain import Drain, StopSignals
 from pagefleet_engine.server.http import HttpServer
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.service import Service
@@ -39,8 +40,28 @@ class Ending:
     """No thread is left that loads a model or serves a connection; else the interpreter must not be torn down."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What the stages of a process share."""
+
+    arguments: EngineArguments
+    load: Load
+    signals: StopSignals
+    service: Service
+    drain: Drain
+    control: ControlSide | None
+    servers: tuple[HttpServer, ...]
+    close_timeout_s: float
+
+
 async def serve(
-    arguments: EngineArguments, *, load: Load, limits: Limits, signals: StopSignals, close_timeout_s: float = 10.0
+    arguments: EngineArguments,
+    *,
+    load: Load,
+    limits: Limits,
+    signals: StopSignals,
+    environ: Mapping[str, str],
+    close_timeout_s: float = 10.0,
 ) -> Ending:
     """Runs until told to stop; the engine then has `close_timeout_s` to end its step loop.
 
@@ -48,41 +69,63 @@ async def serve(
     """
     log.info("limits: %s", " ".join(limits.lines()))
     _allow_connections(limits)
-    service = Service(limits=limits, served_names=arguments.served_model_name)
-    key_file = arguments.api_key_file
-    api_keys = None if key_file is None else ApiKeys(Path(key_file), monotonic=service.monotonic)
-    server = HttpServer(create_app(service, api_keys=api_keys), host=arguments.host, port=arguments.port, limits=limits)
-    listening = await server.start()
-    log.info("listening on %s:%d, loading %s", arguments.host, arguments.port, arguments.model)
+    process = _build(arguments, load, limits, signals, environ, close_timeout_s)
+    stopped = True
     try:
-        ending = await _load_and_run(service, arguments, load, signals, listening, close_timeout_s)
+        listening = [await server.start() for server in process.servers]
+        log.info("listening on %s:%d, loading %s", arguments.host, arguments.port, arguments.model)
+        ending = await _load_and_run(process, listening)
     finally:
-        await _settle(service)
-        stopped = await server.stop(timeout_s=_CUT_TIMEOUT_S)
-        service.text.close()
+        await _settle(process.service)
+        for server in process.servers:
+            stopped = await server.stop(timeout_s=_CUT_TIMEOUT_S) and stopped
+        process.service.text.close()
     return replace(ending, clean=ending.clean and stopped)
 
 
-async def _load_and_run(
-    service: Service,
+def _build(
     arguments: EngineArguments,
     load: Load,
+    limits: Limits,
     signals: StopSignals,
-    listening: asyncio.Task[None],
+    environ: Mapping[str, str],
     close_timeout_s: float,
-) -> Ending:
-    engine = await _load_unless_stopped(arguments, load, signals)
+) -> Process:
+    service = Service(limits=limits, served_names=arguments.served_model_name)
+    key_file = arguments.api_key_file
+    api_keys = None if key_file is None else ApiKeys(Path(key_file), monotonic=service.monotonic)
+    app = create_app(service, api_keys=api_keys)
+    public = HttpServer(app, host=arguments.host, port=arguments.port, limits=limits)
+    drain = Drain(service.lifecycle, grace_s=arguments.drain_grace)
+    control = build_control_side(service, drain, arguments, environ)
+    return Process(
+        arguments=arguments,
+        load=load,
+        signals=signals,
+        service=service,
+        drain=drain,
+        control=control,
+        servers=(public,) if control is None else (public, control.server),
+        close_timeout_s=close_timeout_s,
+    )
+
+
+async def _load_and_run(process: Process, listening: list[asyncio.Task[None]]) -> Ending:
+    engine = await _load_unless_stopped(process.arguments, process.load, process.signals)
     if engine is None:
         return Ending(reason="told to stop while loading", exit_code=0, clean=False)
+    service = process.service
     service.attach(engine)
+    if process.control is not None:
+        process.control.attach(engine)
     log.info("ready: %s", _summary(service))
     watchdog = Watchdog(stats=service.stats, monotonic=service.monotonic, give_up=end_process)
     watchdog.start()
     try:
-        ending = await _run(service, arguments, signals, listening)
+        ending = await _run(process, listening)
     finally:
         watchdog.stop()
-        closed = await _close(engine, close_timeout_s)
+        closed = await _close(engine, process.close_timeout_s)
     return replace(ending, clean=closed)
 
 
@@ -106,20 +149,16 @@ async def _load_unless_stopped(arguments: EngineArguments, load: Load, signals: 
         stopping.cancel()
 
 
-async def _run(
-    service: Service, arguments: EngineArguments, signals: StopSignals, listening: asyncio.Task[None]
-) -> Ending:
-    stopping = asyncio.create_task(signals.drain.wait())
-    watching = asyncio.create_task(_until_fatal(service))
+async def _run(process: Process, listening: list[asyncio.Task[None]]) -> Ending:
+    stopping = asyncio.create_task(process.signals.drain.wait())
+    watching = asyncio.create_task(_until_fatal(process.service))
     try:
-        await asyncio.wait({stopping, watching, listening}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopping, watching, *listening}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
             return Ending(reason=f"the engine has stopped: {watching.result()}", exit_code=1)
-        if listening.done():
+        if any(task.done() for task in listening):
             return Ending(reason="the HTTP server has stopped", exit_code=1)
-        leaving = asyncio.create_task(
-            drain(service.lifecycle, signals, grace_s=arguments.drain_grace, timeout_s=arguments.drain_timeout)
-        )
+        leaving = asyncio.create_task(process.drain.leave(process.signals, timeout_s=process.arguments.drain_timeout))
         await asyncio.wait({leaving, watching}, return_when=asyncio.FIRST_COMPLETED)
         complete = leaving.done() and leaving.result()
         return Ending(reason="drained" if complete else "stopped with requests in flight", exit_code=0)

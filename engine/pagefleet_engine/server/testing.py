@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from socket import socket
 from typing import Any
 
-from pagefleet_engine.api import Engine, EngineStats, ModelInfo, TokenLogprobs, TokenOutput
+from pagefleet_engine.api import Engine, EngineStats, ModelInfo, RuntimeSettings, TokenLogprobs, TokenOutput
 from pagefleet_engine.errors import EngineDead, QueueFull
 from pagefleet_engine.request import FinishReason, SamplingParams
 from pagefleet_engine.server.api_keys import ApiKeys
@@ -56,6 +56,7 @@ class FakeEngine:
         self.running: set[str] = set()
         self.prompts: list[tuple[int, ...]] = []
         self.sampling: list[SamplingParams] = []
+        self.settings: list[RuntimeSettings] = []
         self.num_aborted = 0
         self._changed = asyncio.Event()
         self.figures = EngineStats(
@@ -81,6 +82,10 @@ class FakeEngine:
 
     def abort(self, request_id: str) -> None:
         self.running.discard(request_id)
+
+    async def configure(self, settings: RuntimeSettings) -> None:
+        self.settings.append(settings)
+        self.figures = replace(self.figures, cap=settings.cap, max_model_len=settings.max_model_len)
 
     async def close(self) -> None:
         self._closed.set()

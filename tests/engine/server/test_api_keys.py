@@ -88,7 +88,7 @@ def test_files_that_vanish_leave_the_old_keys(key_file, caplog):
     key_file.unlink()
     clock.now = 1.0
     assert gets_in(keys, b"Bearer first-key")
-    assert "the old keys stay in force" in caplog.text
+    assert "the old value stays in force" in caplog.text
 
 
 # sentence → (content of the file or None, the reason)

@@ -10,9 +10,9 @@ import asyncio
 import pytest
 
 from pagefleet_engine.errors import StartupError
-from pagefleet_engine.server.guard import label_of
 from pagefleet_engine.server.http import check_port
 from pagefleet_engine.server.limits import Limits
+from pagefleet_engine.server.reply import label_of
 from pagefleet_engine.server.service import Service
 from pagefleet_engine.server.testing import HOST, FakeEngine, running_server, say
 
@@ -46,6 +46,10 @@ ANSWERED = {
     "a body in too many pieces": (
         POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 60,
         b"HTTP/1.1 413 Payload Too Large",
+    ),
+    "a chunk size that is no number": (
+        POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+        b"HTTP/1.1 400 Bad Request",
     ),
     "an absolute target": (b"GET http://other/health HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 200 OK"),
 }

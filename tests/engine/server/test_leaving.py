@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from pagefleet_engine.server.drain import StopSignals, drain
+from pagefleet_engine.server.drain import Drain, StopSignals
 from pagefleet_engine.server.lifecycle import Lifecycle, Phase
 from pagefleet_engine.server.testing import FakeEngine, running_server, say
 
@@ -53,12 +53,14 @@ async def test_phases_of_a_drain_as_a_client_sees_them():
         lifecycle = server.service.lifecycle
         running = asyncio.create_task(client.post("/v1/completions", json=BODY))
         await engine.until(lambda: len(engine.running) == 1)
-        lifecycle.phase = Phase.DRAINING
+        drain = Drain(lifecycle, grace_s=3600)
+        drain.begin()
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/health")).status_code == 200
         late = asyncio.create_task(client.post("/v1/completions", json=BODY))
         await engine.until(lambda: len(engine.running) == 2)
-        leaving = asyncio.create_task(drain(lifecycle, signals, grace_s=0, timeout_s=60))
+        drain.refuse()
+        leaving = asyncio.create_task(drain.leave(signals, timeout_s=60))
         await asyncio.wait({leaving}, timeout=0)
         refused = await client.post("/v1/completions", json=BODY)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -74,7 +76,7 @@ async def test_phases_of_a_drain_as_a_client_sees_them():
 
 async def test_grace_is_kept_when_nothing_runs():
     lifecycle, signals = Lifecycle(), StopSignals()
-    leaving = asyncio.create_task(drain(lifecycle, signals, grace_s=3600, timeout_s=7200))
+    leaving = asyncio.create_task(Drain(lifecycle, grace_s=3600).leave(signals, timeout_s=7200))
     await asyncio.wait({leaving}, timeout=0.01)
     assert (lifecycle.phase, leaving.done()) == (Phase.DRAINING, False)
     signals.received()
@@ -85,13 +87,13 @@ async def test_grace_is_kept_when_nothing_runs():
 async def test_what_is_left_at_the_deadline_is_cut():
     lifecycle = Lifecycle()
     with lifecycle.serving():
-        assert await drain(lifecycle, StopSignals(), grace_s=0, timeout_s=0) is False
+        assert await Drain(lifecycle, grace_s=0).leave(StopSignals(), timeout_s=0) is False
 
 
 async def test_a_second_signal_does_not_wait():
     lifecycle, signals = Lifecycle(), StopSignals()
     with lifecycle.serving():
-        leaving = asyncio.create_task(drain(lifecycle, signals, grace_s=3600, timeout_s=7200))
+        leaving = asyncio.create_task(Drain(lifecycle, grace_s=3600).leave(signals, timeout_s=7200))
         signals.received()
         signals.received()
         assert await leaving is False

@@ -30,7 +30,16 @@ class Process:
                 await loaded.wait()
             return engine
 
-        self.ending = asyncio.create_task(serve(self.arguments, load=load, limits=Limits(), signals=self.signals))
+        self.ending = asyncio.create_task(
+            serve(
+                self.arguments,
+                load=load,
+                limits=Limits(),
+                signals=self.signals,
+                environ={},
+                close_timeout_s=close_timeout_s,
+            )
+        )
 
     @property
     def url(self) -> str:
@@ -103,7 +112,7 @@ async def test_a_port_in_use_is_a_start_up_error():
     async with running_server(FakeEngine(say("x"))) as server:
         arguments = EngineArguments(model="none", host=HOST, port=server.port)
         with pytest.raises(StartupError, match="Address already in use"):
-            await serve(arguments, load=None, limits=Limits(), signals=StopSignals())
+            await serve(arguments, load=None, limits=Limits(), signals=StopSignals(), environ={})
 
 
 async def test_a_step_loop_that_does_not_end_is_left_behind():
