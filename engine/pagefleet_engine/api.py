@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """Log probabilities at one generated position, of the model's own distribution: before temperature and penalties."""
+    """Log probabilities at a generated position, in the model's own distribution: before temperature and penalties."""
 
     token_id: int
     logprob: float

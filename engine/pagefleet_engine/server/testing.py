@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from socket import socket
-from typing import Any
 
 from pagefleet_engine.api import Engine, EngineStats, ModelInfo, RuntimeSettings, TokenLogprobs, TokenOutput
 from pagefleet_engine.errors import EngineDead, QueueFull
@@ -229,18 +228,3 @@ def free_port() -> int:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-@asynccontextmanager
-async def running_tiny_engine(**scheduling: Any) -> AsyncIterator[Engine]:
-    """The real engine over a tiny random model; `scheduling` goes into `tiny_core`."""
-    # Only those who want the real engine pay for torch.
-    from pagefleet_engine.async_engine import AsyncEngine
-    from pagefleet_engine.testing import tiny_core
-
-    info = ModelInfo(id="tiny", max_model_len=256, vocab_size=260, eos_token_ids=ByteTokenizer.eos_token_ids)
-    engine = AsyncEngine(tiny_core(**scheduling), model_info=info, tokenizer=ByteTokenizer())
-    try:
-        yield engine
-    finally:
-        await engine.close()

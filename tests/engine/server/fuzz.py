@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagefleet_engine.server.limits import Limits
-from pagefleet_engine.server.testing import HOST, RunningServer, running_server, running_tiny_engine
+from pagefleet_engine.server.testing import HOST, RunningServer, running_server
+from tests.engine.server.tiny import running_tiny_engine
 
 CHAT, PLAIN, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
 
