@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -18,17 +19,18 @@ from pagefleet_engine.contract.kv import GroupSizes
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.core import EngineCore
 from pagefleet_engine.errors import StartupError
+from pagefleet_engine.layers.parallel import Shard
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.request import FinishReason, Request, SamplingParams
-from pagefleet_engine.runtime.executor import LocalExecutor
+from pagefleet_engine.runtime.executor import Executor, LocalExecutor
 from pagefleet_engine.runtime.host_memory import available_bytes
-from pagefleet_engine.runtime.kv_cache import KvCache, frame_layout
-from pagefleet_engine.runtime.runner import ModelRunner
-from pagefleet_engine.runtime.sampler import Sampler
+from pagefleet_engine.runtime.loading import RunnerPlan, load_runner, make_runner
+from pagefleet_engine.runtime.ranks import RanksExecutor
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.scheduler import Scheduler
 from pagefleet_engine.text.open import open_tokenizer
-from pagefleet_engine.weights.loader import load_decoder, open_checkpoint
+from pagefleet_engine.weights.checkpoint import Checkpoint
+from pagefleet_engine.weights.loader import WHOLE, open_checkpoint
 from pagefleet_kernels.layout import FrameLayout
 
 log = logging.getLogger(__name__)
@@ -50,36 +52,12 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
     began = time.monotonic()
     checkpoint = open_checkpoint(arguments.model)
     tokenizer = open_tokenizer(checkpoint)
-    config, dtype = checkpoint.config, _DTYPES[arguments.dtype]
-    max_model_len = resolve_max_model_len(arguments, config)
-    check_precision(arguments, dtype)
-    layout = frame_layout(config, block_size=arguments.block_size, raw_dtype=dtype)
-    device = torch.device("cpu")
-    decoder = load_decoder(checkpoint, dtype=dtype, device=device, num_positions=max_model_len)
-    num_frames = pool_frames(arguments, layout, max_model_len, available_bytes())
-    num_host_frames = int(arguments.swap_space * 2**30) // layout.frame_bytes
-    cache = KvCache(layout, num_frames=num_frames, num_host_frames=num_host_frames, raw_dtype=dtype, device=device)
-    sampler = Sampler(seed=arguments.seed, eos_token_ids=tokenizer.eos_token_ids)
+    plan = plan_runner(arguments, checkpoint.config, tokenizer.eos_token_ids, available_bytes())
+    layout = plan.layout(checkpoint.config, Shard(size=arguments.tensor_parallel_size))
     core = EngineCore(
-        Scheduler(
-            SchedulerConfig(
-                num_frames=num_frames,
-                num_host_frames=num_host_frames,
-                max_num_seqs=arguments.max_num_seqs,
-                initial_cap=arguments.initial_cap,
-                max_num_batched_tokens=arguments.max_num_batched_tokens,
-                max_model_len=max_model_len,
-                max_num_queued=arguments.max_num_queued_reqs,
-                eos_token_ids=tokenizer.eos_token_ids,
-                enable_prefix_caching=arguments.enable_prefix_caching,
-                model=checkpoint.source,
-                cache_key=os.urandom(32),
-                batch_invariant=arguments.batch_invariant,
-            ),
-            layout,
-        ),
-        LocalExecutor(ModelRunner(decoder, cache, sampler, batch_invariant=arguments.batch_invariant)),
-        vocab_size=config.vocab_size,
+        Scheduler(scheduler_config(arguments, plan, checkpoint.source), layout),
+        start_executor(plan, checkpoint, arguments.tensor_parallel_size),
+        vocab_size=checkpoint.config.vocab_size,
         monotonic_s=time.monotonic,
     )
     warm_up(core)
@@ -87,18 +65,72 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
         "%s ready after %.1f s: %d frames of %d bytes, context %d tokens",
         checkpoint.source,
         time.monotonic() - began,
-        num_frames,
+        plan.num_frames,
         layout.frame_bytes,
-        max_model_len,
+        plan.num_positions,
     )
     names = arguments.served_model_name
     info = ModelInfo(
         id=names[0] if names else os.path.basename(checkpoint.source),
-        max_model_len=max_model_len,
-        vocab_size=config.vocab_size,
+        max_model_len=plan.num_positions,
+        vocab_size=checkpoint.config.vocab_size,
         eos_token_ids=tokenizer.eos_token_ids,
     )
     return BuiltEngine(core=core, model_info=info, tokenizer=tokenizer)
+
+
+def plan_runner(
+    arguments: EngineArguments, config: ModelConfig, eos_token_ids: tuple[int, ...], free_bytes: int
+) -> RunnerPlan:
+    """Sizes of the runner on every rank, from the arguments and the memory there is. Raises `StartupError`."""
+    size = arguments.tensor_parallel_size
+    dtype = _DTYPES[arguments.dtype]
+    check_precision(arguments, dtype)
+    plan = RunnerPlan(
+        model=arguments.model,
+        dtype=dtype,
+        num_positions=resolve_max_model_len(arguments, config),
+        block_size=arguments.block_size,
+        num_frames=1,
+        num_host_frames=0,
+        seed=arguments.seed,
+        eos_token_ids=eos_token_ids,
+        batch_invariant=arguments.batch_invariant,
+    )
+    try:
+        layout = plan.layout(config, Shard(size=size))
+    except ValueError as error:
+        raise StartupError(f"--tensor-parallel-size {size}: {error}") from error
+    return replace(
+        plan,
+        num_frames=pool_frames(arguments, layout, plan.num_positions, free_bytes // size),
+        num_host_frames=int(arguments.swap_space * 2**30) // size // layout.frame_bytes,
+    )
+
+
+def start_executor(plan: RunnerPlan, checkpoint: Checkpoint, size: int) -> Executor:
+    """One process, or `size` of them. Raises `StartupError`."""
+    if size == 1:
+        return LocalExecutor(make_runner(plan, checkpoint, WHOLE, None))
+    return RanksExecutor(partial(load_runner, plan), size, num_threads=max(1, torch.get_num_threads() // size))
+
+
+def scheduler_config(arguments: EngineArguments, plan: RunnerPlan, model: str) -> SchedulerConfig:
+    """What the scheduler is started with."""
+    return SchedulerConfig(
+        num_frames=plan.num_frames,
+        num_host_frames=plan.num_host_frames,
+        max_num_seqs=arguments.max_num_seqs,
+        initial_cap=arguments.initial_cap,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
+        max_model_len=plan.num_positions,
+        max_num_queued=arguments.max_num_queued_reqs,
+        eos_token_ids=plan.eos_token_ids,
+        enable_prefix_caching=arguments.enable_prefix_caching,
+        model=model,
+        cache_key=os.urandom(32),
+        batch_invariant=arguments.batch_invariant,
+    )
 
 
 def resolve_max_model_len(arguments: EngineArguments, config: ModelConfig) -> int:

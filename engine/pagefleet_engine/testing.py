@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.core import EngineCore
+from pagefleet_engine.layers.parallel import AllReduce, Shard
 from pagefleet_engine.memory.table import FrameTable, SealedGroup
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.models.llama import Decoder
@@ -31,7 +32,7 @@ from pagefleet_engine.scheduling.output import Context, GroupWrite, ScheduledReq
 from pagefleet_engine.scheduling.scheduler import Scheduler
 from pagefleet_engine.text.detokenizer import IncrementalDetokenizer
 from pagefleet_engine.weights.checkpoint import expected_shapes
-from pagefleet_engine.weights.loader import load_decoder
+from pagefleet_engine.weights.loader import WHOLE, load_decoder
 from pagefleet_kernels.codec import decode_tiles, encode_tiles
 from pagefleet_kernels.layout import Part
 
@@ -78,11 +79,31 @@ class RandomCheckpoint:
         return values.mul(gain / float(self.shapes[name][-1]) ** 0.5)
 
 
-def tiny_decoder(config: ModelConfig = TINY, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Decoder:
+def tiny_decoder(
+    config: ModelConfig = TINY,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    shard: Shard = WHOLE,
+    all_reduce: AllReduce | None = None,
+) -> Decoder:
     """A model with random weights that starts in milliseconds."""
     return load_decoder(
-        RandomCheckpoint(config, seed), dtype=dtype, device=torch.device("cpu"), num_positions=config.context_len
+        RandomCheckpoint(config, seed),
+        dtype=dtype,
+        device=torch.device("cpu"),
+        num_positions=config.context_len,
+        shard=shard,
+        all_reduce=all_reduce,
     )
+
+
+def tiny_runner(shard: Shard, all_reduce: AllReduce, *, dtype: torch.dtype = torch.float32) -> ModelRunner:
+    """One rank's runner over a tiny model, for `RanksExecutor`; 32 frames, as `tiny_core` has by default."""
+    decoder = tiny_decoder(dtype=dtype, shard=shard, all_reduce=all_reduce)
+    layout = frame_layout(decoder.config, block_size=16, raw_dtype=dtype)
+    cache = KvCache(layout, num_frames=32, raw_dtype=dtype)
+    return ModelRunner(decoder, cache, Sampler(seed=0, eos_token_ids=(257,)))
 
 
 def naive_logits(decoder: Decoder, token_ids: Sequence[int]) -> Tensor:

@@ -8,10 +8,17 @@ Shapes: T tokens of a step, D hidden size, I and O input and output width, F wid
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+class Projection(Protocol):
+    """A linear layer, whole or one rank's part of it."""
+
+    def __call__(self, x_TI: Tensor, /) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +59,8 @@ class Embedding:
 class GatedMLP:
     """`down(silu(gate(x)) * up(x))`, gate and up in one product."""
 
-    gate_up: Linear
-    down: Linear
+    gate_up: Projection
+    down: Projection
 
     def __call__(self, x_TD: Tensor) -> Tensor:
         gate_TF, up_TF = self.gate_up(x_TD).chunk(2, dim=-1)

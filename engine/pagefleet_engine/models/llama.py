@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from pagefleet_engine.layers.basic import Embedding, GatedMLP, Linear, RMSNorm
+from pagefleet_engine.layers.basic import Embedding, GatedMLP, Linear, Projection, RMSNorm
 from pagefleet_engine.layers.rope import RotaryTable, rotate
 from pagefleet_engine.layers.row_tiles import in_row_tiles
 from pagefleet_engine.models.config import ModelConfig
@@ -33,7 +33,7 @@ class DecoderLayer:
     qkv: Linear
     q_norm: RMSNorm | None
     k_norm: RMSNorm | None
-    output: Linear
+    output: Projection
     mlp_norm: RMSNorm
     mlp: GatedMLP
 

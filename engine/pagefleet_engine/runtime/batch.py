@@ -6,7 +6,7 @@ Shapes: T tokens of the step, S sampled rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -88,6 +88,10 @@ class Batch:
     """Rows of the batch whose logits are wanted."""
     sampled: tuple[ScheduledRequest, ...]
     """The requests they belong to, in the same order."""
+
+    def without_sampling(self) -> Batch:
+        """For ranks that do not sample."""
+        return replace(self, sampled=())
 
 
 def build_batch(output: ScheduleOutput, block_size: int) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -9,12 +10,14 @@ from torch import Tensor
 
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.layers.basic import Embedding, GatedMLP, Linear, RMSNorm
+from pagefleet_engine.layers.parallel import AllReduce, Shard, SummedLinear
 from pagefleet_engine.layers.rope import RotaryTable
 from pagefleet_engine.models.llama import Decoder, DecoderLayer
 from pagefleet_engine.weights.checkpoint import Checkpoint, expected_shapes
 from pagefleet_engine.weights.gguf_checkpoint import GgufCheckpoint
 from pagefleet_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
 
+WHOLE = Shard()
 _SHOWN = 4
 """Names listed in an error; a foreign file would list hundreds."""
 
@@ -40,46 +43,82 @@ def open_checkpoint(model: str) -> Checkpoint:
     return GgufCheckpoint(files[0])
 
 
-def load_decoder(checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, num_positions: int) -> Decoder:
-    """Read every weight into `dtype` on `device`. Raises `StartupError` that lists what does not fit."""
+def load_decoder(
+    checkpoint: Checkpoint,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    num_positions: int,
+    shard: Shard = WHOLE,
+    all_reduce: AllReduce | None = None,
+) -> Decoder:
+    """Read the weights of one shard into `dtype` on `device`. Raises `StartupError` that lists what does not fit."""
     check_tensors(checkpoint)
-    config = checkpoint.config
-
-    def read(*names: str) -> Tensor:
-        parts = [checkpoint.tensor(name).to(dtype) for name in names]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(device)
-
-    def layer(index: int) -> DecoderLayer:
-        prefix = f"model.layers.{index}."
-        qkv = [f"{prefix}self_attn.{part}_proj" for part in "qkv"]
-        return DecoderLayer(
-            attention_norm=norm(prefix + "input_layernorm.weight"),
-            qkv=Linear(
-                read(*(name + ".weight" for name in qkv)),
-                read(*(name + ".bias" for name in qkv)) if config.qkv_bias else None,
-            ),
-            q_norm=norm(prefix + "self_attn.q_norm.weight") if config.qk_norm else None,
-            k_norm=norm(prefix + "self_attn.k_norm.weight") if config.qk_norm else None,
-            output=Linear(read(prefix + "self_attn.o_proj.weight")),
-            mlp_norm=norm(prefix + "post_attention_layernorm.weight"),
-            mlp=GatedMLP(
-                gate_up=Linear(read(prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight")),
-                down=Linear(read(prefix + "mlp.down_proj.weight")),
-            ),
-        )
-
-    def norm(name: str) -> RMSNorm:
-        return RMSNorm(read(name), config.norm_eps)
-
-    embedding = read("model.embed_tokens.weight")
+    try:
+        config = shard.config(checkpoint.config)
+    except ValueError as error:
+        raise StartupError(f"--tensor-parallel-size {shard.size}: {error}") from error
+    reader = _Reader(checkpoint, shard, all_reduce, dtype, device)
+    embedding = reader.whole("model.embed_tokens.weight")
     return Decoder(
         config=config,
         embedding=Embedding(embedding),
-        layers=tuple(layer(index) for index in range(config.num_layers)),
-        norm=norm("model.norm.weight"),
-        head=Linear(embedding if config.tied_embeddings else read("lm_head.weight")),
+        layers=tuple(reader.layer(index) for index in range(config.num_layers)),
+        norm=reader.norm("model.norm.weight"),
+        head=Linear(embedding if config.tied_embeddings else reader.whole("lm_head.weight")),
         rotary=RotaryTable(config, num_positions, device),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Tensors of one shard, converted and moved."""
+
+    checkpoint: Checkpoint
+    shard: Shard
+    all_reduce: AllReduce | None
+    dtype: torch.dtype
+    device: torch.device
+
+    def layer(self, index: int) -> DecoderLayer:
+        prefix = f"model.layers.{index}."
+        config = self.checkpoint.config
+        return DecoderLayer(
+            attention_norm=self.norm(prefix + "input_layernorm.weight"),
+            qkv=Linear(
+                self._qkv(prefix + "self_attn.{}_proj.weight"),
+                self._qkv(prefix + "self_attn.{}_proj.bias") if config.qkv_bias else None,
+            ),
+            q_norm=self.norm(prefix + "self_attn.q_norm.weight") if config.qk_norm else None,
+            k_norm=self.norm(prefix + "self_attn.k_norm.weight") if config.qk_norm else None,
+            output=self._summed(prefix + "self_attn.o_proj.weight"),
+            mlp_norm=self.norm(prefix + "post_attention_layernorm.weight"),
+            mlp=GatedMLP(gate_up=self._gate_up(prefix), down=self._summed(prefix + "mlp.down_proj.weight")),
+        )
+
+    def norm(self, name: str) -> RMSNorm:
+        return RMSNorm(self.whole(name), self.checkpoint.config.norm_eps)
+
+    def whole(self, name: str) -> Tensor:
+        return self._kept(self.checkpoint.tensor(name))
+
+    def _qkv(self, pattern: str) -> Tensor:
+        """Rows of this rank's query heads, then of its key heads, then of its value heads."""
+        q, k, v = (self.checkpoint.tensor(pattern.format(part)) for part in "qkv")
+        num_kv_heads = self.checkpoint.config.num_kv_heads
+        parts = (self.shard.slice(q, 0), *(self.shard.kv_rows(part, num_kv_heads) for part in (k, v)))
+        return self._kept(torch.cat([part.to(self.dtype) for part in parts]))
+
+    def _gate_up(self, prefix: str) -> Linear:
+        parts = (self.checkpoint.tensor(f"{prefix}mlp.{part}_proj.weight") for part in ("gate", "up"))
+        return Linear(self._kept(torch.cat([self.shard.slice(part, 0).to(self.dtype) for part in parts])))
+
+    def _summed(self, name: str) -> Linear | SummedLinear:
+        linear = Linear(self._kept(self.shard.slice(self.checkpoint.tensor(name), 1)))
+        return linear if self.all_reduce is None else SummedLinear(linear, self.all_reduce)
+
+    def _kept(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype).to(self.device).contiguous()
 
 
 def check_tensors(checkpoint: Checkpoint) -> None:

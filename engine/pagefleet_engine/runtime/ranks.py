@@ -1,0 +1,132 @@
+"""Several ranks behind the executor's Protocol: this process is rank 0, the others are its children.
+
+Every rank holds its share of the weights and of the KV heads; frame tables are the same everywhere. A step goes to each
+rank as one pickled message, ranks meet in the model's sums (`torch.distributed`, gloo on CPU), and rank 0 samples.
+A rank that is lost ends the engine.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported at run time only
+
+from pagefleet_engine.errors import EngineError, StartupError
+from pagefleet_engine.layers.parallel import AllReduce, Shard
+from pagefleet_engine.runtime.runner import ModelRunner, Work, plan_work
+from pagefleet_engine.runtime.sampler import Sampled
+from pagefleet_engine.scheduling.output import ScheduleOutput
+
+MakeRunner = Callable[[Shard, AllReduce], ModelRunner]
+"""Builds a rank's runner; picklable, because the children call it too."""
+
+_TIMEOUT = timedelta(seconds=120)
+"""How long a rank waits for the others, at start and in a sum."""
+
+
+class RankLost(EngineError):
+    """A child has ended or does not answer; the engine cannot go on."""
+
+
+class RanksExecutor:
+    """`size` ranks. Raises `StartupError` when one of them does not come up."""
+
+    def __init__(self, make_runner: MakeRunner, size: int, *, num_threads: int = 1) -> None:
+        store = TCPStore("127.0.0.1", 0, size, is_master=True, timeout=_TIMEOUT, wait_for_workers=False)
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._children: list[BaseProcess] = []
+        for rank in range(1, size):
+            ours, theirs = context.Pipe()
+            arguments = (make_runner, Shard(rank=rank, size=size), store.port, num_threads, theirs)
+            child = context.Process(target=run_rank, args=arguments, name=f"rank-{rank}", daemon=True)
+            child.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._children.append(child)
+        try:
+            join_group(store, Shard(rank=0, size=size))
+            self._runner = make_runner(Shard(rank=0, size=size), sum_over_ranks)
+            for pipe in self._pipes:
+                pipe.recv_bytes()
+        except (RuntimeError, OSError, EOFError) as error:
+            self.close()
+            raise StartupError(f"--tensor-parallel-size {size}: {self._lost() or error}") from error
+
+    @property
+    def _block_size(self) -> int:
+        """Tokens of an open frame."""
+        return self._runner.cache.layout.block_size
+
+    def execute(self, output: ScheduleOutput) -> list[Sampled]:
+        """Run one step on all ranks. Raises `RankLost`."""
+        work = plan_work(output, self._block_size)
+        message = pickle.dumps(_without_sampling(work), protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            for pipe in self._pipes:
+                pipe.send_bytes(message)
+            hidden = self._runner.compute(work)
+        except (RuntimeError, OSError) as error:
+            raise RankLost(self._lost() or f"the ranks have lost each other: {error}") from error
+        return self._runner.sample(work, hidden)
+
+    def close(self) -> None:
+        """Tell the children to end, and see that they do."""
+        for pipe in self._pipes:
+            pipe.close()
+        for child in self._children:
+            child.join(timeout=5)
+            if child.is_alive():
+                child.terminate()
+                child.join()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _lost(self) -> str | None:
+        for child in self._children:
+            child.join(timeout=0.5)
+            if child.exitcode is not None:
+                return f"{child.name} has ended with exit code {child.exitcode}"
+        return None
+
+
+def run_rank(make_runner: MakeRunner, shard: Shard, port: int, num_threads: int, pipe: Connection) -> None:
+    """A child's life: join, load, then one message per step until rank 0 closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when to end
+    torch.set_num_threads(num_threads)
+    store = TCPStore("127.0.0.1", port, shard.size, is_master=False, timeout=_TIMEOUT)
+    join_group(store, shard)
+    runner = make_runner(shard, sum_over_ranks)
+    pipe.send_bytes(b"ready")
+    while True:
+        try:
+            message = pipe.recv_bytes()
+        except EOFError:
+            break
+        runner.compute(pickle.loads(message))
+    dist.destroy_process_group()
+
+
+def join_group(store: TCPStore, shard: Shard) -> None:
+    """Every rank calls this once."""
+    dist.init_process_group("gloo", store=store, rank=shard.rank, world_size=shard.size, timeout=_TIMEOUT)
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """In place, and the same on every rank."""
+    dist.all_reduce(tensor)
+    return tensor
+
+
+def _without_sampling(work: Work) -> Work:
+    """Only rank 0 samples; the requests' parameters and texts stay here."""
+    return work if work.batch is None else work._replace(batch=work.batch.without_sampling())
