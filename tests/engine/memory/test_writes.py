@@ -19,7 +19,7 @@ SIZES = GroupSizes(TinyLayout())
 class Writing:
     """One table that is written to."""
 
-    def __init__(self, num_frames=100):
+    def __init__(self, num_frames=300):
         self.pool = FramePool(num_frames)
         self.writer = FrameWriter(self.pool, SIZES)
         self.table = FrameTable()
