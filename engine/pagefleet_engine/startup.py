@@ -23,7 +23,7 @@ from pagefleet_engine.layers.parallel import Shard
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.request import FinishReason, Request, SamplingParams
 from pagefleet_engine.runtime.executor import Executor, LocalExecutor
-from pagefleet_engine.runtime.host_memory import available_bytes
+from pagefleet_engine.runtime.host import available_bytes, usable_cores
 from pagefleet_engine.runtime.loading import RunnerPlan, load_runner, make_runner
 from pagefleet_engine.runtime.ranks import RanksExecutor
 from pagefleet_engine.scheduling.config import SchedulerConfig
@@ -50,6 +50,7 @@ class BuiltEngine:
 def build_core(arguments: EngineArguments) -> BuiltEngine:
     """Load everything and warm up. Blocking; takes seconds. Raises `StartupError`."""
     began = time.monotonic()
+    torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))
     checkpoint = open_checkpoint(arguments.model)
     tokenizer = open_tokenizer(checkpoint)
     plan = plan_runner(arguments, checkpoint.config, tokenizer.eos_token_ids, available_bytes())

@@ -6,7 +6,7 @@ import torch
 from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.errors import StartupError
-from pagefleet_engine.runtime.host_memory import _machine_available, available_bytes
+from pagefleet_engine.runtime.host import _machine_available, available_bytes, quota_cores, usable_cores
 from pagefleet_engine.startup import check_precision, pool_frames, resolve_max_model_len, warm_up
 from pagefleet_engine.testing import TINY, tiny_core, tiny_decoder
 from pagefleet_kernels.layout import FrameLayout
@@ -79,3 +79,19 @@ def test_weights_of_nan_do_not_become_ready():
 def test_free_memory_is_read_in_bytes():
     assert _machine_available("MemTotal: 100 kB\nMemAvailable:   2048 kB\n") == 2048 * 1024
     assert available_bytes() > 0
+
+
+QUOTAS = {
+    "no quota": (["max", "100000"], 2**16),
+    "two cores": (["200000", "100000"], 2),
+    "half a core is one": (["50000", "100000"], 1),
+    "a core and a half are two": (["150000", "100000"], 2),
+    "an unreadable file": ([], 2**16),
+    "a period of nothing": (["100000", "0"], 2**16),
+}
+
+
+@pytest.mark.parametrize(("words", "want"), QUOTAS.values(), ids=QUOTAS.keys())
+def test_how_many_cores_a_quota_leaves(words, want):
+    assert quota_cores(words) == want
+    assert usable_cores() >= 1
