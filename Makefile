@@ -59,6 +59,14 @@ test: install ## everything that can run on this machine, the real cluster inclu
 test-unit: install ## the tests that need no cluster
 	$(BIN)/python -m pytest
 
+.PHONY: test-gpu
+test-gpu: ## check and measure the kernels on this machine's NVIDIA GPU; results in build/check-gpu
+	PYTHONPATH=kernels $(or $(wildcard $(BIN)/python),$(PYTHON)) kernels/check_gpu.py --out build/check-gpu
+
+.PHONY: test-kernels-full
+test-kernels-full: install ## the long kernel tests: many shapes in the interpreter, every compile, wrong kernels (minutes)
+	$(BIN)/python -m pytest tests/kernels/full_matrix.py
+
 .PHONY: test-e2e
 test-e2e: install ## the tests on the real cluster (CI=true: a skip is a failure)
 	$(BIN)/python -m pytest e2e
