@@ -77,10 +77,10 @@ class ModelRunner:
 
     def _move(self, moves: FrameMoves) -> None:
         """Copies in the order that `scheduling.output` prescribes."""
-        if moves.swap_out:
-            self.cache.swap_out([m.frame for m in moves.swap_out], [m.slot for m in moves.swap_out])
         if moves.demote:
             self.cache.demote(moves.demote)
+        if moves.swap_out:
+            self.cache.swap_out([m.frame for m in moves.swap_out], [m.slot for m in moves.swap_out])
         if moves.swap_in:
             self.cache.swap_in([m.slot for m in moves.swap_in], [m.frame for m in moves.swap_in])
         if moves.copy:
