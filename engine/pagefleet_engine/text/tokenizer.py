@@ -36,7 +36,8 @@ class BpeTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids; `add_special_tokens` puts the begin-of-sequence token first where the model wants one."""
-        ids = self._backend.encode(text, add_special_tokens=False).ids
+        # `encode` keeps the interpreter's lock for as long as it takes, a second for a megabyte; a batch releases it.
+        ids: list[int] = self._backend.encode_batch([text], add_special_tokens=False)[0].ids
         return [*self._bos, *ids] if add_special_tokens and ids[:1] != self._bos else ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
