@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -77,42 +77,6 @@ def as_tables(sections: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def matrix(full: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(name, check, arguments) of every correctness case."""
-    from pagefleet_kernels.layout import FrameLayout, Precision
-    from pagefleet_kernels.tables import Masking
-
-    tiny = FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)
-    shapes = {"tiny": (tiny, 4)}
-    if full:
-        shapes = {
-            "llama 8/32 head 128": (FrameLayout(num_layers=2, num_kv_heads=8, head_dim=128), 32),
-            "smollm 3/9 head 64": (FrameLayout(num_layers=2, num_kv_heads=3, head_dim=64), 9),
-            "mha 4/4 head 80": (FrameLayout(num_layers=2, num_kv_heads=4, head_dim=80), 4),
-            "mqa 1/5 head 96": (FrameLayout(num_layers=2, num_kv_heads=1, head_dim=96), 5),
-            "8/64 head 128, blocks of 32": (FrameLayout(num_layers=1, num_kv_heads=2, head_dim=128, block_size=32), 16),
-            "2/4 head 256": (FrameLayout(num_layers=1, num_kv_heads=2, head_dim=256), 4),
-        }
-    lengths = [0, 1, 15, 16, 17, 31, 32, 33, 57, 113, 600] if full else [0, 1, 8, 9, 40]
-    chunks = [(0, 1), (0, 200), (5, 12), (16, 33), (30, 30), (47, 310)] if full else [(0, 20), (5, 12), (17, 40)]
-    masks = {"": Masking(), "window": Masking(window=50, sinks=4), "cap": Masking(soft_cap=3.0)}
-    mixed = [Precision.FP8_E4M3, Precision.BF16, Precision.INT4, Precision.INT8]
-    for shape, (layout, heads) in shapes.items():
-        mixes = {str(p): [p] for p in Precision} | {"mixed": mixed}
-        for mix_name, mix in mixes.items():
-            for mask_name, masking in masks.items() if shape in ("tiny", "smollm 3/9 head 64") else [("", Masking())]:
-                same = {"layout": layout, "heads": heads, "mix": mix, "masking": masking, "num_frames": 260}
-                label = f"{shape}, {mix_name} {mask_name}"
-                yield f"decode {label}", "check_decode", {**same, "lengths": lengths}
-                yield f"prefill {label}", "check_prefill", {**same, "chunks": chunks}
-            if mix_name not in ("bf16", "mixed"):
-                for from_open in (False, True):
-                    arguments = {"layout": layout, "precision": mix[0], "from_open": from_open}
-                    yield f"seal {shape}, {mix_name}, from open {from_open}", "check_seal", arguments
-        yield f"write {shape}", "check_write_open", {"layout": layout}
-        yield f"copy {shape}", "check_copy", {"layout": layout}
-
-
 def run_check(check: str, arguments: dict[str, Any], device: str) -> float:
     """One correctness case, in a worker process."""
     import torch
@@ -129,13 +93,14 @@ def run_check(check: str, arguments: dict[str, Any], device: str) -> float:
 
 def correctness(report: Report, device: str, workers: int) -> None:
     """All cases, compiled in parallel."""
-    cases = list(matrix(device != "cpu"))
+    from pagefleet_kernels.bench import cases as bench_cases
+    from pagefleet_kernels.bench.matrix import matrix
+
+    cases = list(matrix(full=device != "cpu"))
     if workers <= 1:
         for name, check, arguments in cases:
             report.run("correctness", name, lambda c=check, a=arguments: _checked(run_check(c, a, device)))  # type: ignore[misc]
         return
-    from pagefleet_kernels.bench import cases as bench_cases
-
     warm = [
         (f"compile {k} {p} {n}", "warm", {"kind": k, "precision": p, "launch": n})
         for k, p, n in bench_cases.warm_jobs()

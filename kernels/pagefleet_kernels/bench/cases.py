@@ -64,7 +64,7 @@ def measure(report: Recorder, device: str, parts: Sequence[str]) -> None:
     small = device == "cpu"
     copy = copy_bandwidth(device)
     report.run("bandwidth", "copy", lambda: {"copy_gigabytes_per_s": round(copy / 1e9, 1)})
-    layout = FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)
+    layout = FrameLayout(num_layers=1, num_kv_heads=1, head_dim=16, block_size=8)
     if not small:
         layout = FrameLayout(num_layers=32, num_kv_heads=8, head_dim=128)
     bench = decode.make_bench(
@@ -101,18 +101,18 @@ def decode_grid(report: Recorder, bench: decode.Bench, small: bool) -> None:
         (1, 1024),
         (256, 16384),
     ]
-    for (batch, tokens), precision in itertools.product([(2, 40)] if small else grid, SHOWN):
+    for (batch, tokens), precision in itertools.product([(1, 20)] if small else grid, SHOWN[1:2] if small else SHOWN):
         case = f"{precision} {batch} x {tokens}"
         report.run("decode", case, lambda p=precision, b=batch, t=tokens: decode.decode_case(bench, p, b, t))  # type: ignore[misc]
 
 
 def tune_decode(report: Recorder, bench: decode.Bench, small: bool) -> None:
     """Launch parameters at 16k tokens, batch 8, and numbers of splits."""
-    batch, tokens = (2, 40) if small else (8, 16384)
-    for precision, launches in DECODE_TRIES.items():
+    batch, tokens = (1, 20) if small else (8, 16384)
+    for precision, launches in list(DECODE_TRIES.items())[: 1 if small else None]:
         for frames, warps, stages in launches[:1] if small else launches:
             launch = DecodeLaunch(frames=frames, num_warps=warps, num_stages=stages)
-            for splits in (1, 3) if small else (8, 16, 32):
+            for splits in (3,) if small else (8, 16, 32):
                 report.run(
                     "tune_decode",
                     f"{precision} {frames},{warps},{stages} splits {splits}",
@@ -131,7 +131,7 @@ def prefill_cases(report: Recorder, bench: decode.Bench, small: bool) -> None:
     if not small:
         tries += PREFILL_TRIES
     for launch in tries:
-        for precision in SHOWN[:2] if launch else SHOWN:
+        for precision in SHOWN[:2] if launch or small else SHOWN:
             report.run(
                 "prefill",
                 f"{precision} whole",
@@ -147,10 +147,10 @@ def prefill_cases(report: Recorder, bench: decode.Bench, small: bool) -> None:
 
 def layouts(report: Recorder, bench: decode.Bench, small: bool) -> None:
     """Frame-major against layer-major addresses over the same full pool."""
-    batch, tokens = (2, 40) if small else (8, 16384)
+    batch, tokens = (1, 20) if small else (8, 16384)
     num_frames = bench.pool.shape[0]
     other = decode.layer_major(bench.layout, num_frames - num_frames // 16)
-    for precision in SHOWN[:2]:
+    for precision in SHOWN[: 1 if small else 2]:
         cases = (("frame-major", None), ("layer-major", other))
         for name, addresses in cases:
 
@@ -171,7 +171,7 @@ def transfers(report: Recorder, bench: decode.Bench, small: bool) -> None:
     """Swap, seal, write and copy."""
     count = 4 if small else 1024
     report.run("transfer", f"swap {count} frames", lambda: transfer.swap_cases(bench, count))
-    report.run("transfer", "frames", lambda: transfer.frame_cases(bench, 4 if small else 64))
+    report.run("transfer", "frames", lambda: transfer.frame_cases(bench, 2 if small else 64))
 
 
 def models(report: Recorder, bench: decode.Bench, small: bool) -> None:
@@ -180,8 +180,8 @@ def models(report: Recorder, bench: decode.Bench, small: bool) -> None:
         "hidden": 4096, "middle": 14336, "vocabulary": 128256
     }  # fmt: skip
     weights = model.make_weights(bench, **sizes)
-    for batch, tokens in [(2, 40)] if small else [(64, 8192), (16, 32768), (1, 8192)]:
-        for precision in SHOWN[:2]:
+    for batch, tokens in [(1, 20)] if small else [(64, 8192), (16, 32768), (1, 8192)]:
+        for precision in SHOWN[1:2] if small else SHOWN[:2]:
             report.run(
                 "model",
                 f"{precision} {batch} x {tokens}",
