@@ -66,7 +66,20 @@ class EngineStats:
     max_model_len: int
     frames: Mapping[str, int] = field(default_factory=dict)
     """Frames by state: free, open, sealed, in_transfer. Their sum is the size of the pool."""
+    sealed_frames: Mapping[str, int] = field(default_factory=dict)
+    """Sealed frames by precision; cached ones that nobody holds are among them."""
     preemptions_total: int = 0
+    swaps_total: int = 0
+    """Preempted requests whose frames were moved to host memory."""
+    resumes_total: int = 0
+    """Swapped requests whose frames were brought back."""
+    recomputes_total: int = 0
+    """Preempted requests whose KV was dropped."""
+    evicted_frames_total: int = 0
+    demoted_frames_total: int = 0
+    """BF16 frames that became part of an FP8 frame."""
+    prefix_query_tokens_total: int = 0
+    prefix_hit_tokens_total: int = 0
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
     failed_requests_total: int = 0

@@ -21,6 +21,8 @@ class Metric(StrEnum):
     PREEMPTIONS = "vllm:num_preemptions_total"
     PROMPT_TOKENS = "vllm:prompt_tokens_total"
     GENERATION_TOKENS = "vllm:generation_tokens_total"
+    PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
+    PREFIX_HITS = "vllm:prefix_cache_hits_total"
     REQUEST_SUCCESS = "vllm:request_success_total"
     TIME_TO_FIRST_TOKEN = "vllm:time_to_first_token_seconds"
     INTER_TOKEN_LATENCY = "vllm:inter_token_latency_seconds"
@@ -29,7 +31,13 @@ class Metric(StrEnum):
     CAPACITY = "pagefleet:max_num_seqs"
     MAX_MODEL_LEN = "pagefleet:max_model_len"
     FRAMES = "pagefleet:frames"
+    SEALED_FRAMES = "pagefleet:sealed_frames"
     STEPS = "pagefleet:steps_total"
+    SWAPS = "pagefleet:swaps_total"
+    RESUMES = "pagefleet:resumes_total"
+    RECOMPUTES = "pagefleet:recomputes_total"
+    EVICTED_FRAMES = "pagefleet:evicted_frames_total"
+    DEMOTED_FRAMES = "pagefleet:demoted_frames_total"
     REFUSED = "pagefleet:requests_refused_total"
     LIMITS = "pagefleet:request_limits"
 
@@ -38,6 +46,8 @@ ALIASES: Final[dict[str, Metric]] = {
     "vllm:gpu_cache_usage_perc": Metric.KV_CACHE_USAGE,
     "vllm:gpu_cache_usage_factor": Metric.KV_CACHE_USAGE,
     "vllm:time_per_output_token_seconds": Metric.INTER_TOKEN_LATENCY,
+    "vllm:gpu_prefix_cache_queries_total": Metric.PREFIX_QUERIES,
+    "vllm:gpu_prefix_cache_hits_total": Metric.PREFIX_HITS,
 }
 
 HELP: Final[dict[Metric, str]] = {
@@ -49,6 +59,8 @@ HELP: Final[dict[Metric, str]] = {
     Metric.PREEMPTIONS: "Times a running request had to make room.",
     Metric.PROMPT_TOKENS: "Prompt tokens processed.",
     Metric.GENERATION_TOKENS: "Tokens generated.",
+    Metric.PREFIX_QUERIES: "Prompt tokens looked up in the prefix cache.",
+    Metric.PREFIX_HITS: "Prompt tokens found in the prefix cache.",
     Metric.REQUEST_SUCCESS: "Requests that ended, by reason.",
     Metric.TIME_TO_FIRST_TOKEN: "Seconds from a request's arrival to its first token.",
     Metric.INTER_TOKEN_LATENCY: "Seconds between two tokens of a request.",
@@ -57,7 +69,13 @@ HELP: Final[dict[Metric, str]] = {
     Metric.CAPACITY: "Most requests that may ever run at once in this process.",
     Metric.MAX_MODEL_LEN: "The live limit on prompt plus answer of new requests, in tokens.",
     Metric.FRAMES: "Frames of the KV pool, by state.",
+    Metric.SEALED_FRAMES: "Sealed frames by precision, cached ones that nobody holds included.",
     Metric.STEPS: "Steps finished since the start.",
+    Metric.SWAPS: "Preempted requests whose frames were moved to host memory.",
+    Metric.RESUMES: "Swapped requests whose frames were brought back.",
+    Metric.RECOMPUTES: "Preempted requests whose KV was dropped and has to be computed again.",
+    Metric.EVICTED_FRAMES: "Cached frames that nobody held and that made room.",
+    Metric.DEMOTED_FRAMES: "BF16 frames that became part of an FP8 frame under pressure.",
     Metric.REFUSED: "Requests refused before they ran, by reason.",
     Metric.LIMITS: "Bounds on what a client may send or hold open, by name; bytes, counts or seconds.",
 }

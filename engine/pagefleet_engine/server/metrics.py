@@ -6,7 +6,7 @@ served name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from prometheus_client import CollectorRegistry
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from pagefleet_engine.api import EngineStats
 from pagefleet_engine.contract.metrics import ALIASES, HELP, LATENCY_BUCKETS_S, Metric
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.limits import Limits
 
@@ -118,11 +119,11 @@ class _EngineCollector(Collector):
             for alias in (name, *_aliases_of(name)):
                 yield _with_sample(GaugeMetricFamily(alias, HELP[name], labels=[_LABEL]), [model], value)
         for name, count in _counters(stats).items():
-            yield _with_sample(CounterMetricFamily(_family(name), HELP[name], labels=[_LABEL]), [model], count)
-        frames = GaugeMetricFamily(Metric.FRAMES, HELP[Metric.FRAMES], labels=[_LABEL, "state"])
-        for state, number in stats.frames.items():
-            frames.add_metric([model, state], number)
-        yield frames
+            for alias in (name, *_aliases_of(name)):
+                yield _with_sample(CounterMetricFamily(_family(alias), HELP[name], labels=[_LABEL]), [model], count)
+        yield _by_label(Metric.FRAMES, "state", stats.frames, model)
+        by_precision = {str(precision): stats.sealed_frames.get(precision, 0) for precision in Precision}
+        yield _by_label(Metric.SEALED_FRAMES, "precision", by_precision, model)
 
 
 def _gauges(stats: EngineStats) -> dict[Metric, float]:
@@ -144,11 +145,25 @@ def _counters(stats: EngineStats) -> dict[Metric, int]:
         Metric.PROMPT_TOKENS: stats.prompt_tokens_total,
         Metric.GENERATION_TOKENS: stats.generation_tokens_total,
         Metric.STEPS: stats.step_counter,
+        Metric.SWAPS: stats.swaps_total,
+        Metric.RESUMES: stats.resumes_total,
+        Metric.RECOMPUTES: stats.recomputes_total,
+        Metric.EVICTED_FRAMES: stats.evicted_frames_total,
+        Metric.DEMOTED_FRAMES: stats.demoted_frames_total,
+        Metric.PREFIX_QUERIES: stats.prefix_query_tokens_total,
+        Metric.PREFIX_HITS: stats.prefix_hit_tokens_total,
     }
 
 
 def _with_sample(family: GaugeMetricFamily | CounterMetricFamily, labels: list[str], value: float) -> Family:
     family.add_metric(labels, value)
+    return family
+
+
+def _by_label(name: Metric, label: str, values: Mapping[str, int], model: str) -> Family:
+    family = GaugeMetricFamily(name, HELP[name], labels=[_LABEL, label])
+    for key, value in values.items():
+        family.add_metric([model, key], value)
     return family
 
 
@@ -182,7 +197,7 @@ class _Subset(CollectorRegistry):
                 yield family
 
 
-def _family(name: Metric) -> str:
+def _family(name: str) -> str:
     return name.removesuffix("_total")
 
 
