@@ -28,12 +28,17 @@ class ApiServer:
     """The `Cluster` Protocol over HTTPS; an async context manager that owns its connections."""
 
     def __init__(
-        self, configuration: Configuration, metrics: OperatorMetrics, on_answer: Callable[[], None] = lambda: None
+        self,
+        configuration: Configuration,
+        metrics: OperatorMetrics,
+        on_answer: Callable[[], None] = lambda: None,
+        timeout: aiohttp.ClientTimeout = CALL_TIMEOUT,
     ) -> None:
         self._client = ApiClient(configuration)
         self._client.user_agent = labels.MANAGER
         self._metrics = metrics
         self._on_answer = on_answer
+        self._timeout = timeout
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,11 +107,11 @@ class ApiServer:
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            response = await self._client.call_api(*request, _request_timeout=CALL_TIMEOUT)
+            response = await self._client.call_api(*request, _request_timeout=self._timeout)
             text = await response.read()  # type: ignore[no-untyped-call]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._metrics.api_errors.labels(method=method, status="none").inc()
-            raise UnreachableError(f"{method} {path}: {error or type(error).__name__}") from error
+            raise UnreachableError(f"{method} {path}: {str(error) or type(error).__name__}") from error
         self._on_answer()
         if 200 <= response.status < 300:
             return _parsed(text)

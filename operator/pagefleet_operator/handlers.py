@@ -159,7 +159,7 @@ class Watches:
             await run_in_thread("kopf", watching)
         except Exception as error:
             # Kopf names what failed in its own log; whatever it is, starting again is the answer.
-            logger.warning("the watches failed: %s", error or type(error).__name__)
+            logger.warning("the watches failed: %s", str(error) or type(error).__name__)
 
 
 def _selector(resource: Resource) -> tuple[str, str, str]:

@@ -92,7 +92,7 @@ class LeaseHolder:
                 if live is not None and _holder(live) == self._identity:
                     await self._patch(live, {"holderIdentity": "", "leaseDurationSeconds": 1})
         except (OperatorError, TimeoutError) as error:
-            logger.warning("lease %s was not given back: %s", self._lease, error or type(error).__name__)
+            logger.warning("lease %s was not given back: %s", self._lease, str(error) or type(error).__name__)
 
     async def _try_take(self) -> str | None:
         """None when the Lease is ours now, else who has it."""

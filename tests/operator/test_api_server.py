@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import aiohttp
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import Configuration
@@ -165,3 +166,13 @@ async def test_without_credentials_there_is_one_line(tmp_path):
 async def test_calls_may_overlap(client, server):
     server.answers = [(200, {"kind": "Pod"})] * 5
     assert await asyncio.gather(*(client.get(POD, "a", "b") for _ in range(5))) == [{"kind": "Pod"}] * 5
+
+
+async def test_an_answer_that_does_not_come_in_time_is_named(server):
+    server.answers = [(200, {})]
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{server.port}"
+    metrics = OperatorMetrics(CollectorRegistry())
+    async with ApiServer(configuration, metrics, timeout=aiohttp.ClientTimeout(total=1e-6)) as client:
+        with pytest.raises(UnreachableError, match=r"^GET /api/v1/namespaces/a/pods/b: \w*Timeout"):
+            await client.get(POD, "a", "b")
