@@ -78,6 +78,9 @@ class RandomCheckpoint:
         gain = 3.0 if "o_proj" in name or "q_proj" in name else 1.0
         return values.mul(gain / float(self.shapes[name][-1]) ** 0.5)
 
+    def block_weights(self, name: str) -> None:
+        return None
+
 
 def tiny_decoder(
     config: ModelConfig = TINY,

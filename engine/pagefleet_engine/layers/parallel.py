@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from pagefleet_engine.layers.basic import Linear
+from pagefleet_engine.layers.basic import Projection
 from pagefleet_engine.models.config import ModelConfig
 
 AllReduce = Callable[[Tensor], Tensor]
@@ -23,7 +23,7 @@ AllReduce = Callable[[Tensor], Tensor]
 class SummedLinear:
     """A linear layer of which each rank holds some input columns."""
 
-    linear: Linear
+    linear: Projection
     all_reduce: AllReduce
 
     def __call__(self, x_TI: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class DecoderLayer:
     """One block: attention and MLP, each with its norm before and its residual around."""
 
     attention_norm: RMSNorm
-    qkv: Linear
+    qkv: Projection
     q_norm: RMSNorm | None
     k_norm: RMSNorm | None
     output: Projection

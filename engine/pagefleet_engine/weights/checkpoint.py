@@ -10,6 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from pagefleet_engine.layers.packed import BlockWeights
 from pagefleet_engine.models.config import ModelConfig
 
 
@@ -31,6 +32,10 @@ class Checkpoint(Protocol):
 
     def tensor(self, name: str) -> Tensor:
         """One tensor on the CPU, in fp32 or the precision it is stored in."""
+        ...
+
+    def block_weights(self, name: str) -> BlockWeights | None:
+        """The same matrix in four bits, where the file has it so."""
         ...
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from pagefleet_engine.errors import StartupError
+from pagefleet_engine.layers.packed import BlockWeights
 from pagefleet_engine.models.config import ModelConfig, RopeScaling
 from pagefleet_engine.weights.gguf_file import GgufFile
 
@@ -53,11 +55,23 @@ class GgufCheckpoint:
 
     def tensor(self, name: str) -> Tensor:
         values = self.file.tensor(self._names[name])
+        heads = self._rotary_heads(name)
+        return values if heads is None else restore_rotary_rows(values, heads)
+
+    def block_weights(self, name: str) -> BlockWeights | None:
+        found = self.file.block_weights(self._names[name])
+        heads = self._rotary_heads(name)
+        if found is None or heads is None:
+            return found
+        return found.select_rows(restore_rotary_rows(torch.arange(found.codes_OI.shape[0]), heads))
+
+    def _rotary_heads(self, name: str) -> int | None:
+        """Heads whose rows have to be put back; None for every other tensor."""
         if self.config.architecture != "llama":
-            return values
+            return None
         if ".q_proj." in name:
-            return restore_rotary_rows(values, self.config.num_heads)
-        return restore_rotary_rows(values, self.config.num_kv_heads) if ".k_proj." in name else values
+            return self.config.num_heads
+        return self.config.num_kv_heads if ".k_proj." in name else None
 
 
 def canonical_name(name: str) -> str:

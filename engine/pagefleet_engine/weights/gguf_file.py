@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pagefleet_engine.errors import StartupError
+from pagefleet_engine.layers.packed import BlockWeights
 
 _BROKEN = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
 """What the reader raises, by where a file is cut or garbled."""
@@ -49,6 +50,21 @@ class GgufFile:
             kind = stored.tensor_type.name
             raise StartupError(f"{self.path}: tensor {name} is stored as {kind}, which cannot be read") from error
         return torch.tensor(values, dtype=torch.float32)
+
+    def block_weights(self, name: str) -> BlockWeights | None:
+        """A Q4_1 matrix as it is stored, or None for any other kind of tensor.
+
+        A block has 20 bytes: scale and minimum in fp16, then 16 bytes whose low nibbles are weights 0 to 15 and whose
+        high nibbles are weights 16 to 31.
+        """
+        stored = self._tensors[name]
+        if stored.tensor_type != gguf.GGMLQuantizationType.Q4_1 or len(stored.shape) != 2:
+            return None
+        blocks = torch.tensor(stored.data).view(int(stored.shape[1]), -1, 20)
+        numbers = blocks[:, :, :4].contiguous().view(torch.float16).float()
+        nibbles = blocks[:, :, 4:]
+        codes = torch.cat((nibbles & 15, nibbles >> 4), dim=-1).flatten(1)
+        return BlockWeights(codes, numbers[:, :, 0], numbers[:, :, 1])
 
     def get(self, key: str) -> Any:
         """A metadata value, or None when the file has no such key."""

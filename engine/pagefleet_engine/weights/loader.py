@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from pagefleet_engine.errors import StartupError
-from pagefleet_engine.layers.basic import Embedding, GatedMLP, Linear, RMSNorm
+from pagefleet_engine.layers.basic import Embedding, GatedMLP, Linear, Projection, RMSNorm
+from pagefleet_engine.layers.packed import pack, stack_rows
 from pagefleet_engine.layers.parallel import AllReduce, Shard, SummedLinear
 from pagefleet_engine.layers.rope import RotaryTable
 from pagefleet_engine.models.llama import Decoder, DecoderLayer
@@ -85,10 +86,7 @@ class _Reader:
         config = self.checkpoint.config
         return DecoderLayer(
             attention_norm=self.norm(prefix + "input_layernorm.weight"),
-            qkv=Linear(
-                self._qkv(prefix + "self_attn.{}_proj.weight"),
-                self._qkv(prefix + "self_attn.{}_proj.bias") if config.qkv_bias else None,
-            ),
+            qkv=self._qkv(prefix, biased=config.qkv_bias),
             q_norm=self.norm(prefix + "self_attn.q_norm.weight") if config.qk_norm else None,
             k_norm=self.norm(prefix + "self_attn.k_norm.weight") if config.qk_norm else None,
             output=self._summed(prefix + "self_attn.o_proj.weight"),
@@ -102,20 +100,35 @@ class _Reader:
     def whole(self, name: str) -> Tensor:
         return self._kept(self.checkpoint.tensor(name))
 
-    def _qkv(self, pattern: str) -> Tensor:
+    def _qkv(self, prefix: str, *, biased: bool) -> Projection:
         """Rows of this rank's query heads, then of its key heads, then of its value heads."""
-        q, k, v = (self.checkpoint.tensor(pattern.format(part)) for part in "qkv")
+        names = [f"{prefix}self_attn.{part}_proj" for part in "qkv"]
+        weight = self._qkv_rows([name + ".weight" for name in names])
+        if biased:
+            return Linear(weight, self._qkv_rows([name + ".bias" for name in names]))
+        return self._packed([name + ".weight" for name in names], weight)
+
+    def _qkv_rows(self, names: list[str]) -> Tensor:
+        q, k, v = (self.checkpoint.tensor(name) for name in names)
         num_kv_heads = self.checkpoint.config.num_kv_heads
         parts = (self.shard.slice(q, 0), *(self.shard.kv_rows(part, num_kv_heads) for part in (k, v)))
         return self._kept(torch.cat([part.to(self.dtype) for part in parts]))
 
-    def _gate_up(self, prefix: str) -> Linear:
-        parts = (self.checkpoint.tensor(f"{prefix}mlp.{part}_proj.weight") for part in ("gate", "up"))
-        return Linear(self._kept(torch.cat([self.shard.slice(part, 0).to(self.dtype) for part in parts])))
+    def _gate_up(self, prefix: str) -> Projection:
+        names = [f"{prefix}mlp.{part}_proj.weight" for part in ("gate", "up")]
+        parts = [self.shard.slice(self.checkpoint.tensor(name), 0).to(self.dtype) for name in names]
+        return self._packed(names, self._kept(torch.cat(parts)))
 
-    def _summed(self, name: str) -> Linear | SummedLinear:
-        linear = Linear(self._kept(self.shard.slice(self.checkpoint.tensor(name), 1)))
+    def _summed(self, name: str) -> Projection:
+        linear = self._packed([name], self._kept(self.shard.slice(self.checkpoint.tensor(name), 1)))
         return linear if self.all_reduce is None else SummedLinear(linear, self.all_reduce)
+
+    def _packed(self, names: list[str], weight: Tensor) -> Projection:
+        """With a four-bit copy where the file has one, on a CPU and in bf16; a shard's cut would split its blocks."""
+        if self.dtype is not torch.bfloat16 or self.device.type != "cpu" or self.shard.size > 1:
+            return Linear(weight)
+        parts = [part for name in names if (part := self.checkpoint.block_weights(name)) is not None]
+        return pack(stack_rows(parts), weight) if len(parts) == len(names) else Linear(weight)
 
     def _kept(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype).to(self.device).contiguous()

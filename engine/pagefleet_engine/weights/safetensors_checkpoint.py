@@ -35,6 +35,10 @@ class SafetensorsCheckpoint:
             found: Tensor = opened.get_tensor(name)
             return found
 
+    def block_weights(self, name: str) -> None:
+        """There are none in this format."""
+        return None
+
     def _index(self, file: Path) -> None:
         try:
             with safe_open(file, framework="pt") as opened:
