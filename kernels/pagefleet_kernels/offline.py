@@ -19,6 +19,17 @@ from triton.compiler import ASTSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """One loop of the machine code."""
+
+    instructions: int
+    products: int
+    """tensor-core instructions"""
+    spills: int
+    """loads and stores of local memory"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """Resources of one compiled kernel."""
 
@@ -28,12 +39,8 @@ class Compiled:
     """local memory per thread that ptxas added for want of registers"""
     shared_bytes: int
     """per program"""
-    sass: str
-    """disassembly"""
-
-    def count(self, opcode: str) -> int:
-        """Instructions whose opcode starts with `opcode`."""
-        return len(re.findall(rf"(?m)^\s*/\*[0-9a-f]{{4,}}\*/\s+(?:@!?U?P\d+\s+)?{re.escape(opcode)}", self.sass))
+    loops: tuple[Loop, ...]
+    """innermost loops with tensor-core instructions, in the order of the code; the first one is the hot one"""
 
 
 def compile_offline(
@@ -59,7 +66,37 @@ def compile_offline(
     found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     if found is None:
         raise ValueError(f"cuobjdump printed no resource usage: {usage[:200]!r}")
-    return Compiled(registers=int(found[1]), spill_bytes=int(found[2]), shared_bytes=built.metadata.shared, sass=sass)
+    return Compiled(
+        registers=int(found[1]),
+        spill_bytes=int(found[2]),
+        shared_bytes=built.metadata.shared,
+        loops=tuple(loop for loop in find_loops(sass) if loop.products),
+    )
+
+
+def find_loops(sass: str) -> list[Loop]:
+    """The innermost loops of a disassembly: from the target of each backward branch to the branch."""
+    opcodes: list[str] = []
+    labels: dict[str, int] = {}
+    spans: list[tuple[int, int]] = []
+    for line in sass.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(opcodes)
+        elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(\S+)(.*)", line):
+            target = re.search(r"`\((\.L_x_\d+)\)", found[2]) if found[1].startswith("BRA") else None
+            if target and target[1] in labels:
+                spans.append((labels[target[1]], len(opcodes)))
+            opcodes.append(found[1].rstrip(";"))
+    inner = [a for a in spans if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in spans)]
+    return [_loop(opcodes[start : end + 1]) for start, end in inner]
+
+
+def _loop(opcodes: list[str]) -> Loop:
+    return Loop(
+        instructions=len(opcodes),
+        products=sum(op.startswith(("HMMA", "HGMMA")) for op in opcodes),
+        spills=sum(op.startswith(("LDL", "STL")) for op in opcodes),
+    )
 
 
 def _run(*command: str) -> str:

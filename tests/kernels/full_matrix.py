@@ -199,8 +199,8 @@ def test_every_kernel_compiles_for_sm_90_without_spills_in_the_hot_loop():
 from pagefleet_kernels.offline_cases import all_cases
 for case in all_cases():
     built = case.compile(90)
-    assert built.spill_bytes <= 64, (case.name, built.spill_bytes)
-    print(case.name, built.registers, built.spill_bytes, built.shared_bytes)
+    hot = built.loops[:1]
+    assert not any(loop.spills for loop in hot), (case.name, built.spill_bytes, built.loops)
 """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)

@@ -57,38 +57,11 @@ def paged_prefill(
     check_shape("offsets", offsets, (open_table.frames.shape[0] + 1,))
     for table in sealed:
         check_shape("sealed", table.frames, (open_table.frames.shape[0], -1))
+    tokens = (queries, keys, values, offsets, positions, group_starts)
+    cache = (pool, layout, layer, sealed, open_table)
     masking = masking or Masking()
     if use_triton(impl, queries) and not batch_invariant:
         from pagefleet_kernels.paged_prefill import launcher
 
-        return launcher.paged_prefill(
-            queries,
-            keys,
-            values,
-            offsets,
-            positions,
-            group_starts,
-            pool,
-            layout,
-            layer,
-            sealed,
-            open_table,
-            scale,
-            masking,
-        )
-    return reference.paged_prefill(
-        queries,
-        keys,
-        values,
-        offsets,
-        positions,
-        group_starts,
-        pool,
-        layout,
-        layer,
-        sealed,
-        open_table,
-        scale,
-        masking,
-        batch_invariant,
-    )
+        return launcher.paged_prefill(*tokens, *cache, scale, masking)
+    return reference.paged_prefill(*tokens, *cache, scale, masking, batch_invariant)

@@ -35,6 +35,20 @@ def _frames_before(starts_ptr, count, group_start):
     return found
 
 
+@triton.jit
+def _chunk_of(tile_id, offsets_ptr, num_sequences, TOKENS: tl.constexpr, SEQUENCES: tl.constexpr):
+    """The sequence of a tile, its chunk's first and last row, and the tile's first row (beyond the end: no tile).
+
+    Tiles of sequence s begin at offsets[s] // TOKENS + s, which leaves room for a partial tile each.
+    """
+    s = tl.arange(0, SEQUENCES)
+    offset = tl.load(offsets_ptr + s, mask=s < num_sequences, other=0)
+    sequence = tl.sum(((offset // TOKENS + s <= tile_id) & (s < num_sequences)).to(tl.int32), 0) - 1
+    begin = tl.load(offsets_ptr + sequence)
+    end = tl.load(offsets_ptr + sequence + 1)
+    return sequence, begin, end, begin + (tile_id - begin // TOKENS - sequence) * TOKENS
+
+
 _RUNTIME = ["tile_unit", "scale_unit", "table_width", "open_width", "num_sequences", "part", "num_parts"]
 
 
@@ -52,13 +66,7 @@ def prefill_kernel(
     TOKENS: tl.constexpr = ROWS // GROUP
     head = tl.program_id(0)
     tile_id = tl.num_programs(1) - 1 - tl.program_id(1)  # long ones first: later tiles of a chunk see more
-    # -- which sequence: its tiles begin at offsets[s] // TOKENS + s, which leaves room for a partial tile each --
-    s = tl.arange(0, SEQUENCES)
-    offset = tl.load(offsets_ptr + s, mask=s < num_sequences, other=0)
-    sequence = tl.sum(((offset // TOKENS + s <= tile_id) & (s < num_sequences)).to(tl.int32), 0) - 1
-    begin = tl.load(offsets_ptr + sequence)
-    end = tl.load(offsets_ptr + sequence + 1)
-    token0 = begin + (tile_id - begin // TOKENS - sequence) * TOKENS
+    sequence, begin, end, token0 = _chunk_of(tile_id, offsets_ptr, num_sequences, TOKENS, SEQUENCES)
     if token0 >= end:
         return
     row, d = tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
