@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are decorated
-
 import pytest
 import torch
 

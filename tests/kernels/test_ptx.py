@@ -3,10 +3,7 @@
 Triton's interpreter cannot run inline PTX and a GPU may not be at hand: this file holds the few instructions it uses.
 """
 
-import os
 import re
-
-os.environ["TRITON_INTERPRET"] = "1"  # as every module that imports kernels in this process
 
 import pytest
 import torch

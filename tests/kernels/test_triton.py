@@ -3,10 +3,6 @@
 `make test-kernels-full` runs many more shapes, and shows that wrong kernels fail these checks.
 """
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are decorated
-
 import pytest
 import torch
 
