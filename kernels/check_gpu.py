@@ -106,7 +106,8 @@ def correctness(report: Report, device: str, workers: int) -> None:
         for k, p, n in bench_cases.warm_jobs()
     ]
     cases = warm + cases
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    # A wild address ruins a process's CUDA context: fresh processes keep it from failing more than a few other cases.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), max_tasks_per_child=16) as pool:
         pending = [(name, pool.submit(run_check, check, arguments, device)) for name, check, arguments in cases]
         for name, future in pending:
             report.run("correctness", name, lambda n=name, f=future: _checked(f.result(timeout=120), n))  # type: ignore[misc]

@@ -7,11 +7,15 @@ import pytest
 import torch
 
 from pagefleet_kernels.checks import check_copy, check_decode, check_prefill, check_seal, check_write_open
+from pagefleet_kernels.copy_frames import copy_frames
 from pagefleet_kernels.layout import FrameLayout, Precision
+from pagefleet_kernels.paged_decode import paged_decode
 from pagefleet_kernels.rms_norm import rms_norm
 from pagefleet_kernels.rope import rope
+from pagefleet_kernels.seal_frames import seal_open_frames
 from pagefleet_kernels.silu_mul import silu_mul
-from pagefleet_kernels.tables import Masking
+from pagefleet_kernels.tables import Masking, OpenTable
+from pagefleet_kernels.write_open import write_open
 
 TINY = FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)
 PADDED = FrameLayout(num_layers=1, num_kv_heads=2, head_dim=24, block_size=8)
@@ -80,3 +84,26 @@ def test_small_ops_agree_with_their_references(dtype):
     reference = rope(heads, angles.cos(), angles.sin(), impl="reference")
     torch.testing.assert_close(rope(heads, angles.cos(), angles.sin(), impl="triton"), reference, **step)
     torch.testing.assert_close(silu_mul(x, impl="triton"), silu_mul(x, impl="reference"), **step)
+
+
+def test_an_empty_batch_launches_nothing():
+    pool, none = torch.zeros((1, TINY.frame_bytes), dtype=torch.uint8), torch.zeros(0, dtype=torch.int32)
+    tokens = torch.zeros((0, 2, 16))
+    table = OpenTable(frames=none.view(0, 1), starts=none, lengths=none)
+    assert paged_decode(torch.zeros((0, 4, 16)), pool, TINY, 0, [], table, scale=1.0, impl="triton").shape == (0, 4, 16)
+    write_open(pool, TINY, 0, none, none, tokens, tokens, impl="triton")
+    copy_frames(pool, TINY, none, none, impl="triton")
+    seal_open_frames(pool, TINY, [0], Precision.FP8_E4M3, none.view(0, 2), impl="triton")
+
+
+def test_queries_of_another_dtype_are_rounded_and_the_result_has_their_dtype():
+    pool = torch.zeros((2, TINY.frame_bytes), dtype=torch.uint8)
+    zero = torch.zeros(1, dtype=torch.int32)
+    table = OpenTable(frames=zero.view(1, 1), starts=zero, lengths=zero + 3)
+    keys, values = torch.randn((2, 3, 2, 16), generator=torch.Generator().manual_seed(0))
+    write_open(pool, TINY, 0, zero.expand(3), torch.arange(3), keys, values)
+    queries = torch.randn((1, 4, 16), generator=torch.Generator().manual_seed(1))
+    got = paged_decode(queries, pool, TINY, 0, [], table, scale=0.25, impl="triton")
+    want = paged_decode(queries, pool, TINY, 0, [], table, scale=0.25, impl="reference")
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want, rtol=0, atol=2**-6)

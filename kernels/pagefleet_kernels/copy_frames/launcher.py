@@ -11,6 +11,8 @@ BLOCK = 4096
 
 
 def copy_frames(pool: torch.Tensor, layout: FrameLayout, sources: torch.Tensor, targets: torch.Tensor) -> None:
+    if not sources.numel():
+        return
     words = layout.frame_bytes // 4
     kernel.copy_frames_kernel[(sources.shape[0], -(-words // BLOCK))](
         pool.view(torch.int32), sources, targets, FRAME_WORDS=words, BLOCK=BLOCK, num_warps=8

@@ -35,7 +35,10 @@ def paged_decode(
     """Arguments as in the public function. `splits`, `launch` and `address` override the rules, for measurements;
     `native` is off in the interpreter."""
     native = queries.is_cuda if native is None else native
-    queries = queries.contiguous()
+    out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    if not queries.numel():
+        return out
+    queries = queries.to(torch.bfloat16).contiguous()
     tables = [table for table in sealed if table.frames.shape[1]] or [empty_table(open_table)]
     plans = [
         launch or decode_launch(t.precision, block_size=layout.block_size, head_dim=layout.head_dim) for t in tables
@@ -43,7 +46,6 @@ def paged_decode(
     counts = [splits or choose_splits(t, p, layout) for t, p in zip(tables, plans, strict=True)]
     direct = counts == [1]
     num_parts = sum(counts) + 1
-    out = torch.empty_like(queries)
     rows = queries.shape[0] * queries.shape[1]
     parts = queries.new_empty((1 if direct else rows * num_parts, layout.head_dim), dtype=torch.float32)
     stats = queries.new_empty((1 if direct else rows * num_parts, 2), dtype=torch.float32)

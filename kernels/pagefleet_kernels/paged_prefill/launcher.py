@@ -36,9 +36,11 @@ def paged_prefill(
     """Arguments as in the public function. `launch` overrides the rules, for measurements; `native` is off in the
     interpreter."""
     native = queries.is_cuda if native is None else native
-    queries, keys, values = queries.contiguous(), keys.contiguous(), values.contiguous()
+    out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    if not queries.numel():
+        return out
+    queries, keys, values = (x.to(torch.bfloat16).contiguous() for x in (queries, keys, values))
     tables = [t for t in sealed if t.frames.shape[1]] or [empty_table(open_table)]
-    out = torch.empty_like(queries)
     direct = len(tables) == 1
     rows = 1 if direct else queries.shape[0] * queries.shape[1] * len(tables)
     parts = queries.new_empty((rows, layout.head_dim), dtype=torch.float32)

@@ -49,6 +49,8 @@ def _launch(
     tokens: torch.Tensor | None,
     part: int,
 ) -> None:
+    if not frames.numel():
+        return
     halves = pool.view(torch.bfloat16)
     kernel.seal_kernel[(frames.shape[0], len(layers), layout.num_kv_heads)](
         pool, halves, pool.view(torch.float32), halves if tokens is None else tokens, frames.contiguous(),

@@ -18,6 +18,8 @@ def write_open(
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> None:
+    if not frames.numel():
+        return
     address = layout.address(layer)
     kernel.write_open_kernel[(frames.shape[0],)](
         pool.view(torch.bfloat16), keys.contiguous(), values.contiguous(), frames, slots, address.tile_base,
