@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from e2e.images.inputs import digest_parts, hash_file
-from e2e.images.process import capture, run_logged
+from e2e.images.process import APART, capture, run_logged
 from e2e.images.targets import ImageError
 from e2e.progress import Say
 
@@ -60,7 +60,7 @@ def make_rootfs(folder: Path, mirror: str, log: Path, say: Say, environ: Mapping
     rootfs, tar = folder / "rootfs", folder / "rootfs.tar"
     say(f"Debian {SUITE} with Python, by debootstrap (about a minute)")
     options = ["--variant=minbase", f"--include={PACKAGES}"]
-    run_logged(["unshare", "--mount", "debootstrap", *options, SUITE, str(rootfs), mirror], log, say, environ)
+    run_logged([*APART, "debootstrap", *options, SUITE, str(rootfs), mirror], log, say, environ)
     for name in REMOVED:
         path = rootfs / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

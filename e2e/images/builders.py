@@ -12,7 +12,7 @@ from typing import Protocol
 from e2e.cluster.facts import find_program
 from e2e.images.archive import pack_layout
 from e2e.images.commands import Builder, BuildRequest, build_arguments, skips_tls
-from e2e.images.process import capture, run_logged, succeeds
+from e2e.images.process import APART, capture, run_logged, succeeds
 from e2e.progress import Say
 
 PROBE_TIMEOUT_S = 15.0
@@ -38,7 +38,7 @@ class ImageBuilder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buildah:
-    """Every command runs in a mount namespace of its own, so that an interrupted build leaves no mount behind."""
+    """As root, with the packages of this machine."""
 
     storage: Path
     scratch: Path
@@ -48,7 +48,7 @@ class Buildah:
 
     def command(self, *words: str) -> list[str]:
         options = [f"--root={self.storage}", f"--runroot={self.scratch / 'run'}", f"--storage-driver={self.driver}"]
-        return ["unshare", "--mount", "buildah", *options, *words]
+        return [*APART, "buildah", *options, *words]
 
     def has(self, ref: str) -> bool:
         return succeeds(self.command("inspect", "--type", "image", ref), self.environ)

@@ -16,6 +16,8 @@ STEP: Final = re.compile(
 )
 TOLD: Final = re.compile(r"^(?:#\d+ [\d.]+ )?(torch (?:build|imports): .*)")
 SHOWN_CHARACTERS: Final = 90
+APART: Final = ("setpriv", "--pdeathsig", "TERM", "unshare", "--mount")
+"""Before a command: it has its own mounts and ends with us, so a killed build leaves neither mounts nor processes."""
 
 
 def progress_line(line: str) -> str | None:
@@ -67,6 +69,6 @@ def succeeds(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float |
 
 
 def describe(argv: Sequence[str]) -> str:
-    """The program and its sub-command, without the builder's wrapper."""
-    words = [Path(word).name for word in argv if not word.startswith("-") and "=" not in word]
-    return " ".join(words[1:3] if words[0] == "unshare" else words[:2])
+    """The program and its sub-command."""
+    own = argv[len(APART) :] if tuple(argv[: len(APART)]) == APART else argv
+    return " ".join([Path(word).name for word in own if not word.startswith("-")][:2])
