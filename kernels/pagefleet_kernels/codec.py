@@ -81,6 +81,9 @@ def _rows(tile: torch.Tensor, part: Part, layout: FrameLayout) -> torch.Tensor:
 
 
 def _finite_absmax(x: torch.Tensor, axis: int | tuple[int, ...]) -> torch.Tensor:
+    top = x.abs().amax(axis, keepdim=True)
+    if bool(top.isfinite().all()):
+        return top
     return torch.where(x.isfinite(), x.abs(), 0).amax(axis, keepdim=True)
 
 
@@ -101,32 +104,40 @@ def _decode_fp8(codes: torch.Tensor, scales: torch.Tensor, precision: Precision)
         return bits.view(torch.float16).float().mul_(scales)
     signed = codes.view(torch.int8).to(torch.int16, memory_format=torch.contiguous_format)
     x = signed.bitwise_left_shift_(7).bitwise_and_(-0x4001).view(torch.float16).float()
-    if x.numel():
-        low, high = torch.aminmax(x)
-        if bool(torch.maximum(-low, high) * 2**8 >= 480.0):
-            x.masked_fill_(x.abs() * 2**8 == 480.0, torch.nan)
+    if codes.numel() and (int(codes.view(torch.int8).amax()) == 0x7F or int(codes.amax()) == 0xFF):
+        x.masked_fill_(x.abs() * 2**8 == 480.0, torch.nan)
     return x.mul_(2**8 * scales)
 
 
 def _encode_int8(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes [..., T, D] and scales [..., n, 1] along the other axis."""
     scale = bf16_above((_finite_absmax(x, axis) / 127.0).clamp_(min=SCALE_FLOOR))
-    codes = (x * (1.0 / scale)).round_().clamp_(-127, 127).nan_to_num_(0.0).to(torch.int8)
+    codes = _whole(x * (1.0 / scale), -127, 127).to(torch.int8)
     return codes.view(torch.uint8), _with_nan(scale, x, axis).squeeze(axis)[..., None]
 
 
 def _encode_int4(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes [..., T, D] and (scale, minimum) [..., n, 2] along the other axis."""
-    finite = x.isfinite()
-    high = torch.where(finite, x, -torch.inf).amax(axis, keepdim=True)
-    low = torch.where(finite, x, torch.inf).amin(axis, keepdim=True)
-    low = torch.where(low > high, 0.0, low)  # nothing finite
+    high, low = x.amax(axis, keepdim=True), x.amin(axis, keepdim=True)
+    if not bool((high - low).isfinite().all()):
+        finite = x.isfinite()
+        high = torch.where(finite, x, -torch.inf).amax(axis, keepdim=True)
+        low = torch.where(finite, x, torch.inf).amin(axis, keepdim=True)
+        low = torch.where(low > high, 0.0, low)  # nothing finite
     scale = bf16_above(((high.clamp(min=low) - low) / 15.0).clamp_(min=SCALE_FLOOR))
-    codes = ((x - low) * (1.0 / scale)).round_().clamp_(0, 15).nan_to_num_(0.0).to(torch.uint8)
+    codes = _whole((x - low).mul_(1.0 / scale), 0, 15).to(torch.uint8)
     return codes, torch.stack((_with_nan(scale, x, axis).squeeze(axis), low.squeeze(axis)), dim=-1)
 
 
+def _whole(x: torch.Tensor, lowest: int, highest: int) -> torch.Tensor:
+    """Rounded to even and clamped, in place; NaN becomes 0, whose scale will be NaN."""
+    x = x.round_().clamp_(lowest, highest)
+    return x.nan_to_num_(0.0) if bool(x.sum().isnan()) else x
+
+
 def _with_nan(scale: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:
+    if not bool(x.sum().isnan()):
+        return scale
     return scale.masked_fill(x.isnan().any(axis, keepdim=True), torch.nan)
 
 
