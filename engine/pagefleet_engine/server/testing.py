@@ -205,7 +205,7 @@ async def running_server(
     finally:
         if engine is not None:
             await engine.close()
-        await server.stop(timeout_s=5.0)
+        await server.stop(timeout_s=1.0)
         service.text.close()
 
 
