@@ -25,7 +25,7 @@ class Guard:
 
     `open_paths` are served in every phase and to everybody. Every other path, known or not, has to pass `authorise`
     (raises `ApiError`) and, where there is a `lifecycle`, its refusals; it then counts as in flight.
-    `count_refused` is told the status of every error.
+    `count_refused` is told the status of every error on them; a probe that hears "not yet" is no refused request.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Guard:
         self._open_paths = open_paths
         self._authorise = authorise
         self._lifecycle = lifecycle
-        self._count_refused = count_refused or (lambda _status: None)
+        self._count_refused = count_refused or _ignore
         self._ages = ConnectionAges(limits, monotonic)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,7 +55,7 @@ class Guard:
             send,
             timeout_s=self._limits.write_timeout_s,
             closes=lambda: self._closes(scope),
-            count_refused=self._count_refused,
+            count_refused=_ignore if scope["path"] in self._open_paths else self._count_refused,
             request_id=label_of(scope["headers"]),
         )
         try:
@@ -100,6 +100,10 @@ class Guard:
     def _closes(self, scope: Scope) -> bool:
         leaving = self._lifecycle is not None and self._lifecycle.closes_connections
         return leaving or self._ages.is_old(scope.get("client"))
+
+
+def _ignore(_status: int) -> None:
+    """Count nothing."""
 
 
 async def _answer_error(reply: Reply, error: ApiError) -> None:

@@ -65,6 +65,9 @@ async def test_phases_of_a_drain_as_a_client_sees_them():
         refused = await client.post("/v1/completions", json=BODY)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert refused.json()["error"]["code"] == "draining"
+        metrics = (await client.get("/metrics")).text
+        # One: the request. That /ready answered 503 refused nobody.
+        assert 'pagefleet:requests_refused_total{model_name="fake",reason="draining"} 1.0' in metrics
         assert not leaving.done()
         for _ in range(10):
             gate.release()
