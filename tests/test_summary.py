@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.summary import read_reports, render
 
 UNIT = """<testsuites><testsuite>
-<testcase name="a"/><testcase name="b"><failure message="x"/></testcase><testcase name="c"><error message="y"/></testcase>
+<testcase name="a"/><testcase name="b"><failure message="x"/></testcase>
+<testcase name="c"><error message="y"/></testcase>
 <testcase name="d"><skipped message="needs an NVIDIA GPU"/></testcase>
 </testsuite></testsuites>"""
 E2E = """<testsuites><testsuite><testcase name="e"/><testcase name="f"><skipped message="needs root"/></testcase>
