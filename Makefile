@@ -18,12 +18,17 @@ install: $(VENV)/.installed ## the Python environment, from the locked requireme
 # torch first and by version only, so that a CPU build or the CUDA build can satisfy it; the rest by hash.
 $(VENV)/.installed: requirements/torch.txt requirements/dev.txt requirements/demo.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PageFleet needs Python 3.11 or newer")'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(INSTALL_VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet torch -c requirements/torch.txt
+	$(BIN)/pip install torch -c requirements/torch.txt
 	$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/dev.txt
 	$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/demo.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
+
+# Debian keeps the module that makes environments in a package of its own.
+INSTALL_VENV = { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -qy python3-venv; } || \
+	{ echo "Python's venv module is missing: apt-get install python3-venv" >&2; exit 1; }
 
 .PHONY: lock
 lock: ## write the locked requirements again, with the newest versions that pyproject.toml allows
@@ -51,9 +56,10 @@ REPORTS := build/reports
 test: install ## everything that can run on this machine, the real cluster included
 	@rm -rf $(REPORTS) && mkdir -p $(REPORTS)
 	$(MAKE) --no-print-directory lint type generated
-	$(BIN)/python -m pytest --junitxml $(REPORTS)/unit.xml
-	$(BIN)/python -m pytest e2e --junitxml $(REPORTS)/e2e.xml
-	@$(BIN)/python -m tests.summary $(REPORTS)/unit.xml $(REPORTS)/e2e.xml
+	$(BIN)/python -m pytest --junitxml $(REPORTS)/unit.xml && unit=0 || unit=$$?; \
+	$(BIN)/python -m pytest e2e --junitxml $(REPORTS)/e2e.xml && e2e=0 || e2e=$$?; \
+	$(BIN)/python -m tests.summary $(REPORTS)/unit.xml $(REPORTS)/e2e.xml; \
+	exit $$((unit > e2e ? unit : e2e))
 
 .PHONY: test-unit
 test-unit: install ## the tests that need no cluster
@@ -80,7 +86,7 @@ fuzz: install ## 100,000 hostile requests against the engine's API (REQUESTS=, S
 	$(BIN)/python -m tests.engine.server.fuzz --requests $(or $(REQUESTS),100000) --seed $(or $(SEED),0)
 
 .PHONY: lint
-lint: install ## ruff, import contracts, chart
+lint: install ## ruff and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -92,8 +98,14 @@ type: install ## mypy, strict
 # --- the demo ---------------------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: install ## from this machine to an answered chat request (CONTEXT= and REGISTRY= for a cluster of yours)
+demo: able-machine install ## from this machine to an answered chat request (CONTEXT= and REGISTRY= for a cluster of yours)
 	$(BIN)/python -m e2e.demo up $(if $(CONTEXT),--context $(CONTEXT)) $(if $(REGISTRY),--registry $(REGISTRY))
+
+# Said before anything large is fetched.
+.PHONY: able-machine
+able-machine:
+	@$(if $(CONTEXT),,[ "$$(id -u)" = 0 ] && [ "$$(uname -s)" = Linux ] || \
+	{ echo "make demo: the local cluster needs root on Linux; for a cluster of yours give CONTEXT= and REGISTRY=" >&2; exit 1; })
 
 .PHONY: demo-down
 demo-down: install ## stop what `make demo` started

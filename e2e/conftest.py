@@ -1,10 +1,12 @@
-"""The real cluster for the tests: the local one, with images built from this tree and the operator installed by Helm.
+"""The real cluster for the tests: one of their own, with images built from this tree and the operator by Helm.
 
+It runs beside the one of `make demo`, if that is up, and shares only the built programs with it.
 Where it cannot run the tests are skipped and say what is missing; with CI=true that is a failure.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from subprocess import CompletedProcess
@@ -14,29 +16,36 @@ import pytest
 import e2e.cluster.api as local_cluster
 import e2e.images as images
 from e2e import demo
+from e2e.cluster.folders import user_folders
 from e2e.kube import Kube
 
 RunKubectl = Callable[..., "CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[local_cluster.Cluster]:
-    """The local cluster. It is stopped afterwards if the tests started it."""
+def able_machine() -> None:
+    """A machine that can run clusters."""
     missing = local_cluster.problems()
     if missing and os.environ.get("CI") == "true":
         pytest.fail("the e2e tier cannot run: " + "; ".join(missing))
     if missing:
         pytest.skip("needs a machine for the local cluster: " + "; ".join(missing))
-    was_running = local_cluster.is_running()
-    yield local_cluster.up()
-    if not was_running:
-        local_cluster.down()
+    local_cluster.prepare_machine()
+
+
+@pytest.fixture(scope="session")
+def cluster(able_machine: None) -> Iterator[local_cluster.Cluster]:
+    """The tests' own cluster, started empty. Its loaded images stay for the next run."""
+    folders = dataclasses.replace(user_folders(), state=user_folders().state.with_name("e2e"))
+    local_cluster.down(folders=folders)
+    yield local_cluster.up(folders=folders)
+    local_cluster.down(folders=folders)
 
 
 @pytest.fixture(scope="session")
 def kube(cluster: local_cluster.Cluster) -> Kube:
     """kubectl and helm against it."""
-    tools = local_cluster.ensure_tools()
+    tools = local_cluster.ensure_client_tools()
     return Kube(kubectl_path=tools.kubectl, helm_path=tools.helm, kubeconfig=cluster.kubeconfig)
 
 

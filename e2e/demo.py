@@ -20,7 +20,8 @@ from e2e.watch import NotReadyInTime, wait_ready
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "charts" / "pagefleet"
 EXAMPLE = ROOT / "examples" / "smollm2.yaml"
-RELEASE, SYSTEM_NAMESPACE = "pagefleet", "pagefleet-system"
+RELEASE, SYSTEM_NAMESPACE, NAMESPACE = "pagefleet", "pagefleet-system", "default"
+CRD = "llmservices.pagefleet.io"
 QUESTION = "What is the capital of France?"
 
 
@@ -41,6 +42,8 @@ class Target:
 
 def up(context: str | None, registry: str | None) -> None:
     """All of it; harmless to repeat. Raises `DemoError`, `KubeError` or `NotReadyInTime`."""
+    if registry and not context:
+        raise DemoError("REGISTRY= is for a cluster that CONTEXT= names; the local one loads its images by itself")
     began = time.monotonic()
     target = use_context(context, registry) if context else use_local_cluster()
     with step("Install the operator with Helm"):
@@ -57,7 +60,7 @@ def up(context: str | None, registry: str | None) -> None:
     with step(f"Ask through the Service: {QUESTION}"):
         answer = ask(target.kube, name, QUESTION)
     print(f"\n    {answer}\n")
-    print(f"From nothing to this answer: {time.monotonic() - began:.0f} s.")
+    print(f"This took {time.monotonic() - began:.0f} s.")
     print(next_steps(name, target.environment_hint, context))
 
 
@@ -109,13 +112,14 @@ def install_operator(kube: Kube, image: str) -> None:
 
 
 def example_service(engine_image: str) -> dict[str, Any]:
-    """The example with the image that was just built."""
+    """The example with the image that was just built, in the demo's namespace whatever the context's own is."""
     service: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+    service["metadata"]["namespace"] = NAMESPACE
     service["spec"]["engine"]["image"] = engine_image
     return service
 
 
-def ask(kube: Kube, service: str, question: str, namespace: str = "default") -> str:
+def ask(kube: Kube, service: str, question: str, namespace: str = NAMESPACE) -> str:
     """One greedy chat request through the Service; the answer's text."""
     body = {"model": service, "messages": [{"role": "user", "content": question}], "max_tokens": 32, "temperature": 0}
     answer = kube.post(service, "/v1/chat/completions", body, namespace)
@@ -127,12 +131,13 @@ def next_steps(name: str, environment_hint: str, context: str | None) -> str:
     return f"""
 Try next:
     {environment_hint}
-    kubectl get llms
-    kubectl describe llms {name}
-    kubectl port-forward svc/{name} 8000 &
+    kubectl get llms -n {NAMESPACE}
+    kubectl describe llms -n {NAMESPACE} {name}
+    kubectl port-forward -n {NAMESPACE} svc/{name} 8000
+    # in a second terminal:
     curl localhost:8000/v1/chat/completions -H 'content-type: application/json' \\
         -d '{{"model": "{name}", "messages": [{{"role": "user", "content": "Name three rivers."}}], "stream": true}}'
-    kubectl patch llms {name} --type merge -p '{{"spec": {{"replicas": 2}}}}'
+    kubectl patch llms -n {NAMESPACE} {name} --type merge -p '{{"spec": {{"replicas": 2}}}}'
 Stop:
     make demo-down{f" CONTEXT={context}" if context else ""}"""
 
@@ -146,9 +151,10 @@ def down(context: str | None) -> None:
     tools = local_cluster.ensure_client_tools()
     kube = Kube(kubectl_path=tools.kubectl, helm_path=tools.helm, context=context)
     with step(f"Remove the demo from {context}") as say:
-        kube.kubectl("delete", "-f", str(EXAMPLE), "--ignore-not-found")
+        if kube.kubectl("get", "crd", CRD, "--ignore-not-found", "-o", "name").stdout:
+            kube.kubectl("delete", "-n", NAMESPACE, "-f", str(EXAMPLE), "--ignore-not-found")
         kube.helm("uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--ignore-not-found")
-        say("the CRD stays: kubectl delete crd llmservices.pagefleet.io removes it and every LLMService")
+        say(f"the CRD stays: kubectl delete crd {CRD} removes it and every LLMService")
 
 
 def explain_not_ready(kube: Kube, say: Say) -> None:
@@ -176,6 +182,11 @@ def main() -> int:
     except (DemoError, KubeError, NotReadyInTime, local_cluster.ClusterError, images.ImageError) as error:
         print(f"make demo: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(
+            "make demo: interrupted; run it again to go on, or make demo-down to remove what it made", file=sys.stderr
+        )
+        return 130
     return 0
 
 

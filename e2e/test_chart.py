@@ -72,6 +72,7 @@ def test_the_objects_of_a_default_release(render):
         ("ClusterRoleBinding", "pagefleet-operator"),
         ("CustomResourceDefinition", "llmservices.pagefleet.io"),
         ("Deployment", "pagefleet-operator"),
+        ("Lease", "pagefleet-operator"),
         ("Role", "pagefleet-operator-lease"),
         ("RoleBinding", "pagefleet-operator-lease"),
         ("Service", "pagefleet-operator"),
@@ -100,6 +101,14 @@ def test_the_operator_has_the_rights_that_it_uses_and_no_other(render):
         (["coordination.k8s.io"], ["leases"], ["create"], None),
         (["coordination.k8s.io"], ["leases"], ["get", "patch"], ["pagefleet-operator"]),
     ]
+
+
+def test_the_release_owns_the_lease_and_says_nothing_of_its_holder(render):
+    lease = render(release="other")["Lease", "other-pagefleet-operator"]
+    assert set(lease) == {"apiVersion", "kind", "metadata"}
+    assert lease["metadata"]["namespace"] == "system"
+    args = pod_of(render(release="other"), "other-pagefleet-operator")["containers"][0]["args"]
+    assert parse_settings(args, {}).lease_name == lease["metadata"]["name"]
 
 
 def test_watched_namespaces_get_roles_and_the_cluster_none(render):

@@ -64,10 +64,7 @@ def observe_machine():
 
 
 @pytest.fixture(scope="module")
-def machine_before():
-    if missing := api.problems():
-        pytest.skip("needs a machine for the local cluster: " + "; ".join(missing))
-    api.prepare_machine()
+def machine_before(able_machine):
     return observe_machine()
 
 

@@ -93,7 +93,7 @@ def test_the_operator_refuses_the_rest_with_a_condition(kube, namespace, create,
         found = condition(kube.get("llmservice", name, namespace), "Accepted")
         return found if found["status"] == "False" else None
 
-    found = eventually(refused, "Accepted is False", 30)
+    found = eventually(refused, "Accepted is False", 10)
     assert found["reason"] == reason
     assert words in found["message"]
     assert kube.list("pods", namespace, f"pagefleet.io/service={name}") == []

@@ -37,6 +37,11 @@ def live_pods(kube, namespace):
     return {pod["metadata"]["name"]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
 
 
+def serving(kube, namespace):
+    """How many replicas are ready, by the status."""
+    return kube.get("llmservice", NAME, namespace)["status"].get("readyReplicas", 0)
+
+
 def settled(kube, namespace):
     """The service when it is Ready and no pod is leaving."""
     service = kube.get("llmservice", NAME, namespace)
@@ -80,7 +85,7 @@ def test_a_deleted_pod_is_replaced(kube, service, namespace):
 
 def test_a_changed_length_replaces_the_pods_one_by_one(kube, service, namespace, manifest):
     kube.kubectl("patch", "llms", NAME, "-n", namespace, "--type=merge", "-p", '{"spec": {"replicas": 2}}')
-    eventually(lambda: settled(kube, namespace) and len(live_pods(kube, namespace)) == 2, "two pods", 240)
+    eventually(lambda: serving(kube, namespace) == 2 and settled(kube, namespace), "two serving pods", 240)
     before = set(live_pods(kube, namespace))
     kube.kubectl(
         "patch", "llms", NAME, "-n", namespace, "--type=merge", "-p", '{"spec": {"engine": {"maxModelLen": 1024}}}'
@@ -88,9 +93,8 @@ def test_a_changed_length_replaces_the_pods_one_by_one(kube, service, namespace,
     ready_seen = []
 
     def replaced():
-        service = kube.get("llmservice", NAME, namespace)
-        ready_seen.append(service["status"].get("readyReplicas", 0))
-        return settled(kube, namespace) and not before & set(live_pods(kube, namespace))
+        ready_seen.append(serving(kube, namespace))
+        return ready_seen[-1] == 2 and settled(kube, namespace) and not before & set(live_pods(kube, namespace))
 
     eventually(replaced, "both pods replaced", 300)
     assert min(ready_seen) >= 1, "a replica was ready at every moment"
@@ -104,9 +108,10 @@ def test_applying_twice_writes_nothing(kube, service, namespace, manifest):
     eventually(lambda: settled(kube, namespace), "at rest")
     before = versions(kube, namespace)
     kube.apply(manifest)
-    kube.kubectl("annotate", "llms", NAME, "-n", namespace, "example.com/wakes=the-operator")
-    eventually(lambda: reconciles(kube) > 0, "the operator counts its reconciles")
-    kube.kubectl("annotate", "llms", NAME, "-n", namespace, "example.com/wakes-")
+    for change in ("example.com/wakes=the-operator", "example.com/wakes-"):
+        seen = reconciles(kube)
+        kube.kubectl("annotate", "llms", NAME, "-n", namespace, change)
+        eventually(lambda seen=seen: reconciles(kube) > seen, "a reconcile after the change of an annotation")
     after = versions(kube, namespace)
     assert {key: after[key] for key in before} == before
 
@@ -167,8 +172,9 @@ def test_deleting_the_service_removes_every_child(kube, service, namespace):
 def test_uninstalling_leaves_nothing_but_the_crd(kube, service):
     kube.helm("uninstall", demo.RELEASE, "--namespace", demo.SYSTEM_NAMESPACE, "--wait")
     selector = f"app.kubernetes.io/instance={demo.RELEASE}"
-    kinds = "deployments,pods,services,serviceaccounts,configmaps,secrets,roles,rolebindings"
+    kinds = "deployments,pods,services,serviceaccounts,secrets,roles,rolebindings,leases"
     eventually(lambda: not kube.list(kinds, demo.SYSTEM_NAMESPACE, selector), "nothing of the release left")
+    assert kube.kubectl("get", "leases", "-n", demo.SYSTEM_NAMESPACE, "-o", "name").stdout == ""
     cluster_wide = kube.kubectl("get", "clusterroles,clusterrolebindings", "-l", selector, "-o", "name").stdout
     assert cluster_wide == ""
     assert kube.kubectl("get", "crd", "llmservices.pagefleet.io", "-o", "name").stdout.strip()

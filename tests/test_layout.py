@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,24 @@ def test_every_locked_requirement_has_a_hash():
         pinned = [number for number, line in enumerate(lines) if "==" in line]
         assert pinned
         assert all("--hash=sha256:" in lines[number + 1] for number in pinned), lock.name
+
+
+def sources():
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in listed.stdout.split()]
+
+
+def test_no_file_is_longer_than_400_lines():
+    assert [path.name for path in sources() if path.read_text().count("\n") > 400] == []
+
+
+def test_no_function_is_longer_than_60_lines_and_no_kernel_than_100():
+    long = []
+    for path in sources():
+        limit = 100 if path.name in ("kernel.py", "device_code.py") else 60
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                if node.end_lineno - node.lineno + 1 > limit:
+                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    assert long == []
