@@ -21,7 +21,8 @@ pytestmark = [
 
 def test_every_kernel_is_right_on_the_device(tmp_path):
     environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    argv = [sys.executable, str(ROOT / "kernels" / "check_gpu.py"), "--out", str(tmp_path), "--parts", "check"]
+    argv = [sys.executable, str(ROOT / "kernels" / "check_gpu.py"), "--out", str(tmp_path), "--parts", "correctness"]
     found = subprocess.run(argv, env=environ, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
-    assert list(map(json.loads, (path.read_text() for path in tmp_path.glob("*.json"))))
+    (report,) = tmp_path.glob("*.json")
+    assert json.loads(report.read_text())["failures"] == []
