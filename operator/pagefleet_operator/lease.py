@@ -27,7 +27,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class LeaseHolder:
-    """Takes, holds and gives back one Lease."""
+    """Takes, holds and gives back one Lease; makes it where no chart did."""
 
     def __init__(
         self,
@@ -112,8 +112,9 @@ class LeaseHolder:
         return None
 
     def _notice(self, live: Object) -> None:
-        if self._seen != live["spec"]:
-            self._seen, self._seen_at = live["spec"], self._monotonic()
+        spec = live.get("spec", {})
+        if self._seen != spec:
+            self._seen, self._seen_at = spec, self._monotonic()
 
     def _claim(self, live: Object, holder: str) -> Object:
         now = _micro_time(self._clock())
@@ -124,16 +125,15 @@ class LeaseHolder:
         }
         if holder != self._identity:
             claim["acquireTime"] = now
-            claim["leaseTransitions"] = live["spec"].get("leaseTransitions", 0) + 1
+            claim["leaseTransitions"] = _spec(live).get("leaseTransitions", 0) + 1
         return claim
 
     async def _create(self) -> None:
-        spec = self._claim({"spec": {"leaseTransitions": -1}}, "")
         manifest: Object = {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.kind,
             "metadata": {"name": self._lease.name, "namespace": self._lease.namespace},
-            "spec": spec,
+            "spec": self._claim({}, ""),
         }
         await self._cluster.create(LEASE, manifest)
 
@@ -144,7 +144,12 @@ class LeaseHolder:
 
 
 def _holder(live: Object) -> str:
-    return str(live["spec"].get("holderIdentity") or "")
+    return str(_spec(live).get("holderIdentity") or "")
+
+
+def _spec(live: Object) -> Object:
+    """What was written of the holder; a Lease as the chart makes it has none, and its first holder counts as 0."""
+    return live.get("spec") or {"leaseTransitions": -1}
 
 
 def _micro_time(moment: datetime) -> str:

@@ -105,6 +105,22 @@ async def test_a_lease_that_was_given_back_is_free_at_once(cluster):
     assert (await cluster.get(LEASE, *LEASE_KEY))["spec"]["leaseTransitions"] == 1
 
 
+@pytest.mark.parametrize("spec", [{}, {"spec": {}}], ids=["no spec", "an empty spec"])
+async def test_a_lease_as_the_chart_makes_it_is_free(cluster, spec):
+    await cluster.create(LEASE, {"metadata": {"name": LEASE_KEY.name, "namespace": LEASE_KEY.namespace}} | spec)
+    first = Process(cluster, "first")
+    await first.lease.acquire()
+    assert first.seconds == 0
+    assert await holder(cluster) == "first"
+    assert (await cluster.get(LEASE, *LEASE_KEY))["spec"]["leaseTransitions"] == 0
+
+
+async def test_giving_back_a_lease_that_was_emptied_changes_nothing(cluster):
+    await cluster.create(LEASE, {"metadata": {"name": LEASE_KEY.name, "namespace": LEASE_KEY.namespace}})
+    await Process(cluster, "first").lease.release()
+    assert "spec" not in await cluster.get(LEASE, *LEASE_KEY)
+
+
 async def test_giving_back_what_another_holds_changes_nothing(cluster):
     first, second = Process(cluster, "first"), Process(cluster, "second")
     await first.lease.acquire()
