@@ -208,7 +208,7 @@ def test_a_release_of_another_name_says_so_everywhere(render):
 def test_an_account_of_ones_own(render):
     found = render("serviceAccount.create=false", "serviceAccount.name=mine", "rbac.create=false")
     assert pod_of(found)["serviceAccountName"] == "mine"
-    assert {kind for kind, _ in found} == {"CustomResourceDefinition", "Deployment", "Service"}
+    assert {kind for kind, _ in found} == {"CustomResourceDefinition", "Deployment", "Lease", "Service"}
 
 
 def test_optional_pod_settings(render):
