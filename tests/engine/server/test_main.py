@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import signal
 
 import pytest
 
-from pagefleet_engine.__main__ import give_up, main
+from pagefleet_engine.__main__ import main
 from pagefleet_engine.contract.paths import TERMINATION_MESSAGE_VARIABLE
+from pagefleet_engine.process import give_up
 
 
 @pytest.fixture(autouse=True)
-def restored_logging():
+def restored_process():
+    """`main` takes over logging and signals, as it may in a process of its own."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    on_signal = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     root.handlers[:], root.level = handlers, level
+    for number, handler in on_signal.items():
+        signal.signal(number, handler)
 
 
 # sentence → (command line, the line)
