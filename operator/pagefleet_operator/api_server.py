@@ -139,4 +139,5 @@ def _refusal(status: int, text: bytes) -> ApiError:
         answer = _parsed(text)
     except ValueError:
         return api_error(status, "Unknown", text.decode(errors="replace").strip()[:200])
-    return api_error(status, str(answer.get("reason", "Unknown")), str(answer.get("message", "")))
+    causes = [str(cause.get("reason")) for cause in (answer.get("details") or {}).get("causes") or ()]
+    return api_error(status, str(answer.get("reason", "Unknown")), str(answer.get("message", "")), causes)

@@ -12,7 +12,7 @@ from typing import Final
 
 from pagefleet_operator.api.conditions import Reason, bounded
 from pagefleet_operator.cluster import Cluster
-from pagefleet_operator.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from pagefleet_operator.errors import AlreadyExistsError, ApiError, ConflictError, NamespaceEndsError, NotFoundError
 from pagefleet_operator.pods import MAX_MESSAGE, Trouble
 from pagefleet_operator.resources import controller_uid
 from pagefleet_operator.steps import Create, Delete, Patch, Step
@@ -27,6 +27,7 @@ class Applied:
     done: tuple[Step, ...]
     refusals: tuple[Trouble, ...]
     stale: bool  # something changed since it was read: look again at once
+    ends: bool = False  # the namespace is being terminated, so the rest of the plan was dropped
 
 
 async def apply(steps: Sequence[Step], namespace: str, cluster: Cluster) -> Applied:
@@ -38,6 +39,8 @@ async def apply(steps: Sequence[Step], namespace: str, cluster: Cluster) -> Appl
         try:
             await _carry_out(step, namespace, cluster)
             done.append(step)
+        except NamespaceEndsError:
+            return Applied(done=tuple(done), refusals=(), stale=False, ends=True)
         except (NotFoundError, ConflictError):
             stale = True
         except AlreadyExistsError:

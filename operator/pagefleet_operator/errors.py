@@ -4,12 +4,19 @@ OperatorError
 ├── ApiError            the API server refused a call
 │   ├── NotFoundError
 │   ├── AlreadyExistsError
-│   └── ConflictError   somebody changed the object since it was read
+│   ├── ConflictError   somebody changed the object since it was read
+│   └── NamespaceEndsError  nothing can be made there any more
 ├── UnreachableError    no answer, or none in time
 └── LeaseLostError      another operator may be active: stop at once
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+NAMESPACE_TERMINATING: Final = "NamespaceTerminating"
+"""The cause that the API server gives beside the reason Forbidden."""
 
 
 class OperatorError(Exception):
@@ -37,6 +44,10 @@ class ConflictError(ApiError):
     """The object changed since it was read; read it again."""
 
 
+class NamespaceEndsError(ApiError):
+    """The object's namespace is being terminated: it takes nothing new, and what is in it goes."""
+
+
 class UnreachableError(OperatorError):
     """The API server did not answer; the message says what was tried."""
 
@@ -45,10 +56,12 @@ class LeaseLostError(OperatorError):
     """This process may no longer write: its lease is gone or could not be renewed in time."""
 
 
-def api_error(status: int, reason: str, message: str) -> ApiError:
+def api_error(status: int, reason: str, message: str, causes: Collection[str] = ()) -> ApiError:
     """The right class for an error answer of the API server."""
     if status == 404:
         return NotFoundError(status, reason, message)
     if status == 409:
         return (AlreadyExistsError if reason == "AlreadyExists" else ConflictError)(status, reason, message)
+    if status == 403 and NAMESPACE_TERMINATING in causes:
+        return NamespaceEndsError(status, reason, message)
     return ApiError(status, reason, message)

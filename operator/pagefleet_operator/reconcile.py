@@ -48,6 +48,9 @@ class Reconciler:
         applied = await apply(plan.steps, key.namespace, self.cluster)
         for step in applied.done:
             self.metrics.steps.labels(step=f"{verb(step)}_{step.resource.kind}").inc()
+        if applied.ends:
+            logger.info("%s: its namespace is being terminated, so nothing is made or told any more", key)
+            return None
         return await self._report(observed, plan, applied, now)
 
     async def _report(self, observed: Observation, plan: Plan, applied: Applied, now: datetime) -> timedelta | None:

@@ -15,6 +15,7 @@ from pagefleet_operator.errors import (
     AlreadyExistsError,
     ApiError,
     ConflictError,
+    NamespaceEndsError,
     NotFoundError,
     OperatorError,
     UnreachableError,
@@ -60,8 +61,11 @@ async def client(server):
         yield made
 
 
-def refusal(status, reason, message="no"):
-    return status, {"kind": "Status", "reason": reason, "message": message}
+def refusal(status, reason, message="no", **more):
+    return status, {"kind": "Status", "reason": reason, "message": message} | more
+
+
+TERMINATING = {"reason": "NamespaceTerminating", "message": "namespace a is being terminated"}
 
 
 PATHS = {
@@ -122,6 +126,8 @@ REFUSALS = {
     "there already": (refusal(409, "AlreadyExists"), AlreadyExistsError),
     "changed meanwhile": (refusal(409, "Conflict"), ConflictError),
     "over quota": (refusal(403, "Forbidden"), ApiError),
+    "refused for a cause of another kind": (refusal(403, "Forbidden", details={"causes": [{}]}), ApiError),
+    "the namespace ends": (refusal(403, "Forbidden", details={"causes": [TERMINATING]}), NamespaceEndsError),
     "too busy": (refusal(429, "TooManyRequests"), ApiError),
     "no JSON at all": ((502, "bad gateway\n"), ApiError),
 }

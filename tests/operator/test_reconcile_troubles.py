@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from pagefleet_operator.errors import ApiError, ConflictError, NotFoundError, UnreachableError
+from pagefleet_operator.errors import ApiError, ConflictError, NamespaceEndsError, NotFoundError, UnreachableError
 from pagefleet_operator.resources import POD, SERVICE
 from pagefleet_operator.testing import KEY, Scene, Write, engine_status
 
@@ -180,6 +180,16 @@ async def test_a_refused_creation_is_tried_again_in_a_minute(scene):
     await scene.make()
     scene.cluster.fail_next("create", "pods", ApiError(403, "Forbidden", "exceeded quota: gpus"))
     assert await scene.reconciler(KEY) == timedelta(seconds=60)
+
+
+async def test_in_a_namespace_that_ends_nothing_more_is_made_told_or_tried(scene):
+    await scene.make_settled(replicas=2)
+    for name in scene.pods():
+        scene.cluster.finish_pod("models", name)
+    scene.cluster.fail_next("create", "pods", NamespaceEndsError(403, "Forbidden", "it is being terminated"))
+    assert await scene.reconciler(KEY) is None
+    assert scene.cluster.take_writes() == []
+    assert scene.events() == []
 
 
 async def test_orphans_that_would_answer_for_the_service_are_reported(scene):
