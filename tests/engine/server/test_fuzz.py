@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from itertools import islice
 
-from tests.engine.server.fuzz import LEAKS, Hostile, hostile_requests, problem_of, run
+from tests.engine.server.fuzz import LEAKS, problem_of, run
+from tests.engine.server.hostile import Hostile, hostile_requests
 
 
 async def test_hostile_requests_do_no_harm():
