@@ -117,10 +117,6 @@ class FrameLayout:
         """Open frames that a full group occupies before it is sealed into the first of them."""
         return -(-self.tokens_per_frame(precision) // self.block_size)
 
-    def bytes_per_token(self, precision: Precision | str) -> float:
-        """Pool bytes that a sealed token costs, scales and padding included."""
-        return self.frame_bytes / self.tokens_per_frame(precision)
-
     def tile_format(self, precision: Precision | str) -> TileFormat:
         """How a sealed tile of this precision is divided. Raises ValueError for an unknown precision."""
         rows = 2 * self.block_size

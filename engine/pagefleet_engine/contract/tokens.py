@@ -66,7 +66,7 @@ def parse_public_keys(text: str) -> list[Ed25519PublicKey]:
 
 
 def render_public_key(key: Ed25519PublicKey) -> str:
-    """One key as `parse_public_keys` reads it."""
+    """One key as `parse_public_keys` reads it: for whoever signs, to hand its key to the engines."""
     return base64.b64encode(key.public_bytes_raw()).decode()
 
 

@@ -2,14 +2,14 @@
 
 import random
 
-from pagefleet_engine.contract.kv import rank_layout
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.frame_pool import FrameState
 from pagefleet_engine.request import Request, SamplingParams
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.scheduler import Scheduler
+from pagefleet_kernels.layout import FrameLayout
 
-LAYOUT = rank_layout(num_layers=30, num_kv_heads=3, head_dim=64, block_size=16)
+LAYOUT = FrameLayout(num_layers=30, num_kv_heads=3, head_dim=64, block_size=16)
 
 
 def make_scheduler(num_frames):
