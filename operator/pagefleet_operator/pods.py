@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from pagefleet_engine.contract.paths import STARTUP_ERROR_EXIT_CODE
 from pagefleet_operator import labels
 from pagefleet_operator.api.conditions import Reason, bounded
+from pagefleet_operator.ends import describe_end
 from pagefleet_operator.resources import Object, controller_uid
 from pagefleet_operator.rollout import Health
 
@@ -46,6 +46,7 @@ class PodObservation:
     ready: bool
     unready_since: datetime  # when it last stopped to be ready; its creation if it never was
     running: bool  # its engine's process runs
+    served: bool  # this very process was ready before and is not now
     gone: bool  # evicted, refused by its node, …: it will never run again
     restarts: int
     deadline: datetime | None  # when its deletion should be over; None: it stays
@@ -69,7 +70,7 @@ def observe_pod(raw: Object) -> PodObservation:
     metadata, status = raw["metadata"], raw.get("status", {})
     deletion = metadata.get("deletionTimestamp")
     container, readiness = _engine_status(status), _condition(status, "Ready")
-    ready = readiness.get("status") == "True"
+    ready, served = readiness.get("status") == "True", served_before(container, readiness)
     return PodObservation(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -80,10 +81,11 @@ def observe_pod(raw: Object) -> PodObservation:
         ready=ready and deletion is None,
         unready_since=parse_time(readiness.get("lastTransitionTime") or metadata["creationTimestamp"]),
         running="running" in container.get("state", {}),
+        served=served,
         gone=status.get("phase") in ("Failed", "Succeeded"),
         restarts=container.get("restartCount", 0),
         deadline=parse_time(deletion) if deletion else None,
-        trouble=None if ready else find_trouble(raw, status, container),
+        trouble=None if ready or served else find_trouble(raw, status, container),
     )
 
 
@@ -101,7 +103,7 @@ def find_trouble(raw: Object, status: Object, container: Object) -> Trouble | No
         return _trouble(Reason.IMAGE_PULL_FAILED, f"image {_image(raw)}: {BACK_OFF.sub('', text) or kind}")
     if kind in START_REASONS:
         return _trouble(Reason.CONTAINER_CONFIG_ERROR, f"{kind}: {text}")
-    return _last_end(container)
+    return _last_end(container, kind)
 
 
 def parse_time(text: str) -> datetime:
@@ -109,19 +111,21 @@ def parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def _last_end(container: Object) -> Trouble | None:
+def served_before(container: Object, readiness: Object) -> bool:
+    """Whether the engine's present run was ready once, though it is not now.
+
+    A run that ends takes the readiness away before the next one starts, so a later change can only be of this run.
+    """
+    started = container.get("state", {}).get("running", {}).get("startedAt")
+    changed = readiness.get("lastTransitionTime")
+    if not started or not changed or readiness.get("status") == "True":
+        return False
+    return parse_time(changed) > parse_time(started)
+
+
+def _last_end(container: Object, waiting: str | None) -> Trouble | None:
     end = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
-    if end is None:
-        return None
-    message = end.get("message", "").strip()
-    if end.get("reason") == "OOMKilled":
-        return _trouble(Reason.OUT_OF_MEMORY, "the engine ran out of memory: raise pod.resources.limits.memory")
-    if end["exitCode"] == STARTUP_ERROR_EXIT_CODE:
-        is_missing = "--model" in message.split() and "no such file" in message.lower()
-        reason = Reason.MODEL_MISSING if is_missing else Reason.ENGINE_START_FAILED
-        return _trouble(reason, message or "the engine refused to start and said nothing; see its log")
-    last_line = message.splitlines()[-1] if message else "no message; see kubectl logs --previous"
-    return _trouble(Reason.CRASH_LOOP, f"the engine ended with exit code {end['exitCode']}: {last_line}")
+    return None if end is None else _trouble(*describe_end(end, waiting))
 
 
 def _unschedulable(message: str) -> Trouble:

@@ -143,9 +143,13 @@ def judge_model(fleet: Fleet) -> Verdict:
     serving = [pod for pod in fleet.current if pod.ready] or [pod for pod in fleet.staying if pod.ready]
     if serving:
         return Verdict(TRUE, Reason.MODEL_LOADED, f"{serving[0].name} has answered its warm-up token.")
-    loading = [pod for pod in fleet.staying if pod.running and pod.trouble is None]
+    running = [pod for pod in fleet.staying if pod.running and pod.trouble is None]
+    loading = [pod for pod in running if not pod.served]
     if loading:
         return Verdict(FALSE, Reason.MODEL_LOADING, f"{loading[0].name} loads the model.")
+    if running:
+        message = f"{running[0].name} has served, and fails its readiness probe now; its process still runs."
+        return Verdict(FALSE, Reason.ENGINE_NOT_READY, message)
     return Verdict(UNKNOWN, Reason.NOT_OBSERVED, "No engine runs.")
 
 

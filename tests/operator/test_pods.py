@@ -29,6 +29,8 @@ def engine(state, last=None, restarts=0):
     return {"phase": "Running", "containerStatuses": [container | {"restartCount": restarts}]}
 
 
+NO_CAUSE = "it gave no cause; see kubectl logs --previous"
+PROGRESS = "WARNING slow\n2026-01-01 00:00:09,575 INFO ready: model smollm2"
 PULLING = 'Back-off pulling image "registry.example/engine:1": ErrImagePull: not found'
 TROUBLES = {
     "a pod that no kubelet has seen is starting": ({"phase": "Pending"}, None),
@@ -72,8 +74,28 @@ TROUBLES = {
         Trouble(reason=Reason.OUT_OF_MEMORY, message="the engine ran out of memory: raise pod.resources.limits.memory"),
     ),
     "the engine crashed, and the last line of its log tells most": (
-        engine({"running": {}}, {"exitCode": 1, "message": "loading\nRuntimeError: boom"}, 1),
+        engine({"waiting": {"reason": "CrashLoopBackOff"}}, {"exitCode": 1, "message": "loading\nRuntimeError: boom"}),
         Trouble(reason=Reason.CRASH_LOOP, message="the engine ended with exit code 1: RuntimeError: boom"),
+    ),
+    "the engine crashed once and runs again: that is no loop": (
+        engine({"running": {}}, {"exitCode": 1, "message": "RuntimeError: boom"}, 1),
+        Trouble(reason=Reason.ENGINE_RESTARTING, message="the engine ended with exit code 1: RuntimeError: boom"),
+    ),
+    "the engine ended a moment ago": (
+        engine({"terminated": {"exitCode": 0}}),
+        Trouble(reason=Reason.ENGINE_RESTARTING, message=f"the engine ended with exit code 0: {NO_CAUSE}"),
+    ),
+    "the engine was killed: the tail of its log is not why": (
+        engine({"running": {"startedAt": "2026-01-01T00:05:01Z"}}, {"exitCode": 137, "message": PROGRESS}, 1),
+        Trouble(reason=Reason.ENGINE_RESTARTING, message=f"the engine was killed by signal 9 (SIGKILL): {NO_CAUSE}"),
+    ),
+    "the engine was killed and said why": (
+        engine({"waiting": {"reason": "CrashLoopBackOff"}}, {"exitCode": 134, "message": "Fatal Python error: x"}, 1),
+        Trouble(reason=Reason.CRASH_LOOP, message="the engine was killed by signal 6 (SIGABRT): Fatal Python error: x"),
+    ),
+    "an exit code that is no signal's": (
+        engine({"running": {}}, {"exitCode": 255, "message": "[INFO] Listening"}, 1),
+        Trouble(reason=Reason.ENGINE_RESTARTING, message=f"the engine ended with exit code 255: {NO_CAUSE}"),
     ),
     "the pod was evicted": (
         {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."},
@@ -87,6 +109,28 @@ def test_trouble(status, want):
     pod = observe_pod(raw_pod(status))
     assert pod.trouble == want
     assert pod.health is (Health.READY if pod.ready else Health.STARTING if want is None else Health.BROKEN)
+
+
+def unready(since, started="2026-01-01T00:05:01Z", last=None):
+    condition = {"type": "Ready", "status": "False", "lastTransitionTime": since}
+    return engine({"running": {"startedAt": started}}, last, 1) | {"conditions": [condition]}
+
+
+KILLED = {"exitCode": 137, "message": PROGRESS, "finishedAt": "2026-01-01T00:05:00Z"}
+SERVED = {
+    "a pod that starts for the first time": (unready("2026-01-01T00:00:00Z"), False, Health.STARTING),
+    "its readiness went with the run before": (unready("2026-01-01T00:05:00Z", last=KILLED), False, Health.BROKEN),
+    "in the same second": (unready("2026-01-01T00:05:01Z", last=KILLED), False, Health.BROKEN),
+    "unready after it had served": (unready("2026-01-01T00:07:00Z"), True, Health.STARTING),
+    "the same, and an older run's end is over": (unready("2026-01-01T00:07:00Z", last=KILLED), True, Health.STARTING),
+    "it serves": (ready_status(), False, Health.READY),
+}
+
+
+@pytest.mark.parametrize(("status", "served", "health"), SERVED.values(), ids=SERVED.keys())
+def test_an_old_end_is_forgotten_once_the_engine_has_served(status, served, health):
+    pod = observe_pod(raw_pod(status))
+    assert (pod.served, pod.health) == (served, health)
 
 
 def test_a_pod_that_is_deleted_leaves_and_is_not_ready_even_if_it_still_says_so():

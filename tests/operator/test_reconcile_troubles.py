@@ -31,6 +31,19 @@ async def test_a_crashing_pod_is_kept_and_its_last_words_are_told(scene):
     assert await scene.reconcile() == []
 
 
+async def test_an_engine_that_has_served_and_is_unready_does_not_load_its_model(scene):
+    await scene.make_settled()
+    status = engine_status({"running": {"startedAt": "2026-01-01T00:00:10Z"}})
+    lost = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:09:00Z"}
+    scene.set_pod(status | {"conditions": [lost]})
+    await scene.reconcile()
+    want = f"{scene.only_pod()} has served, and fails its readiness probe now; its process still runs."
+    assert await scene.condition("ModelReady") == ("False", "EngineNotReady", want)
+    scene.set_pod(status | {"conditions": [lost | {"lastTransitionTime": "2026-01-01T00:00:09Z"}]})
+    await scene.reconcile()
+    assert await scene.says("ModelReady") == ("False", "ModelLoading")
+
+
 async def test_a_missing_model_is_told_in_the_engines_words(scene):
     await scene.make()
     await scene.reconcile()
