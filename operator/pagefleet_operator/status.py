@@ -21,7 +21,7 @@ from pagefleet_operator.api.status import (
 )
 from pagefleet_operator.manifests.service import service_url
 from pagefleet_operator.observe import Observation, Wanted
-from pagefleet_operator.pods import PodObservation
+from pagefleet_operator.pods import PodObservation, Trouble
 from pagefleet_operator.resources import Object
 from pagefleet_operator.verdicts import Fleet, judge
 
@@ -104,20 +104,25 @@ def _live_settings(observed: Observation) -> LLMServiceStatus:
 
 
 def _pod_status(pod: PodObservation, now: datetime) -> PodStatus:
-    lost = is_overdue(pod, now)
+    trouble = _pod_trouble(pod, now)
     return PodStatus(
         name=pod.name,
         state=_pod_state(pod),
         revision=pod.revision,
         node=pod.node,
         restarts=pod.restarts,
-        reason=Reason.NODE_LOST if lost else pod.trouble.reason if pod.trouble else None,
-        message="its node does not confirm the end of the pod"
-        if lost
-        else pod.trouble.message
-        if pod.trouble
-        else None,
+        reason=trouble.reason if trouble else None,
+        message=trouble.message if trouble else None,
     )
+
+
+def _pod_trouble(pod: PodObservation, now: datetime) -> Trouble | None:
+    if is_overdue(pod, now):
+        return Trouble(reason=Reason.NODE_LOST, message="its node does not confirm the end of the pod")
+    if pod.served and not pod.leaving:
+        message = "it has served, and fails its readiness probe now"
+        return Trouble(reason=Reason.ENGINE_NOT_READY, message=message)
+    return pod.trouble
 
 
 def _pod_state(pod: PodObservation) -> PodState:
@@ -125,7 +130,7 @@ def _pod_state(pod: PodObservation) -> PodState:
         return PodState.TERMINATING
     if pod.ready:
         return PodState.SERVING
-    if pod.trouble is not None:
+    if pod.trouble is not None or pod.served:
         return PodState.FAILING
     return PodState.STARTING if pod.running else PodState.PENDING
 

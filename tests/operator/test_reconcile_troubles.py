@@ -39,6 +39,8 @@ async def test_an_engine_that_has_served_and_is_unready_does_not_load_its_model(
     await scene.reconcile()
     want = f"{scene.only_pod()} has served, and fails its readiness probe now; its process still runs."
     assert await scene.condition("ModelReady") == ("False", "EngineNotReady", want)
+    (pod,) = (await scene.status())["pods"]
+    assert (pod["state"], pod["reason"]) == ("Failing", "EngineNotReady")
     scene.set_pod(status | {"conditions": [lost | {"lastTransitionTime": "2026-01-01T00:00:09Z"}]})
     await scene.reconcile()
     assert await scene.says("ModelReady") == ("False", "ModelLoading")
