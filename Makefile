@@ -20,7 +20,7 @@ $(VENV)/.installed: requirements/torch.txt requirements/dev.txt requirements/dem
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PageFleet needs Python 3.11 or newer")'
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(INSTALL_VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install torch -c requirements/torch.txt
+	$(BIN)/pip install torch -c requirements/torch.txt >&2
 	$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/dev.txt
 	$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/demo.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
