@@ -7,6 +7,7 @@ the open frames (tokens of earlier chunks) and from this chunk.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -41,10 +42,29 @@ def paged_prefill(
             continue
         chunk = slice(start, end)
         raw = _raw_tokens(keys[chunk], values[chunk], positions[chunk], pool, layout, layer, open_table, sequence)
-        args = (queries[chunk], positions[chunk], group_starts[chunk], raw, pool, layout, layer, sealed, sequence)
-        one = _one_invariant(*args, scale, masking) if batch_invariant else _one(*args, scale, masking)
+        fresh = _Chunk(queries=queries[chunk], positions=positions[chunk], group_starts=group_starts[chunk], raw=raw)
+        if batch_invariant:
+            runs = [sealed_run(pool, layout, layer, table, sequence) for table in sealed]
+            one = _by_groups(fresh, runs, layout, scale, masking)
+        else:
+            blocks = [sealed_block(pool, layout, layer, _only(table, sequence)) for table in sealed]
+            one = _by_tiles(fresh, blocks, scale, masking)
         out[chunk] = one.to(out.dtype)
     return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """What one sequence brings to the step, R new tokens."""
+
+    queries: torch.Tensor
+    """[R, A, D]"""
+    positions: torch.Tensor
+    """[R]"""
+    group_starts: torch.Tensor
+    """[R], the first position of each token's group."""
+    raw: KeyBlock
+    """The raw tokens that they may see, their own included."""
 
 
 def _raw_tokens(
@@ -77,27 +97,16 @@ def _raw_tokens(
     )
 
 
-def _one(
-    queries: torch.Tensor,
-    positions: torch.Tensor,
-    group_starts: torch.Tensor,
-    raw: KeyBlock,
-    pool: torch.Tensor,
-    layout: FrameLayout,
-    layer: int,
-    sealed: Sequence[FrameTable],
-    sequence: int,
-    scale: float,
-    masking: Masking,
-) -> torch.Tensor:
-    blocks = [sealed_block(pool, layout, layer, _only(table, sequence)) for table in sealed]
+def _by_tiles(chunk: _Chunk, blocks: list[KeyBlock], scale: float, masking: Masking) -> torch.Tensor:
+    """Tile by tile of the queries, each against all sealed tokens at once."""
+    raw = chunk.raw
     tiles = []
-    for start in range(0, queries.shape[0], QUERY_TILE):
+    for start in range(0, chunk.queries.shape[0], QUERY_TILE):
         tile = slice(start, start + QUERY_TILE)
-        at, group = positions[None, tile], group_starts[None, tile, None]
+        at, group = chunk.positions[None, tile], chunk.group_starts[None, tile, None]
         seen = [(b, in_reach(at, b.positions, masking) & (b.positions[:, None] < group)) for b in blocks]
         seen.append((raw, in_reach(at, raw.positions, masking) & (raw.positions[:, None] >= group)))
-        tiles.append(attend(queries[None, tile], seen, scale, masking.soft_cap)[0])
+        tiles.append(attend(chunk.queries[None, tile], seen, scale, masking.soft_cap)[0])
     return torch.cat(tiles)
 
 
@@ -108,30 +117,21 @@ def _only(table: FrameTable, sequence: int) -> FrameTable:
     )
 
 
-def _one_invariant(
-    queries: torch.Tensor,
-    positions: torch.Tensor,
-    group_starts: torch.Tensor,
-    raw: KeyBlock,
-    pool: torch.Tensor,
-    layout: FrameLayout,
-    layer: int,
-    sealed: Sequence[FrameTable],
-    sequence: int,
-    scale: float,
-    masking: Masking,
+def _by_groups(
+    chunk: _Chunk, runs: list[FrameRun], layout: FrameLayout, scale: float, masking: Masking
 ) -> torch.Tensor:
     """The same products as in decode: group by group, each against the sealed frames before it."""
-    runs = [sealed_run(pool, layout, layer, table, sequence) for table in sealed]
+    raw = chunk.raw
     out = []
-    groups, sizes = torch.unique_consecutive(group_starts, return_counts=True)
+    groups, sizes = torch.unique_consecutive(chunk.group_starts, return_counts=True)
     first = 0
     for group, size in zip(groups.tolist(), sizes.tolist(), strict=True):
         rows = slice(first, first + size)
+        positions = chunk.positions[rows]
         before = [_frames_before(run, group) for run in runs]
-        mine = (raw.positions[0] >= group) & (raw.positions[0] <= positions[rows][-1])
+        mine = (raw.positions[0] >= group) & (raw.positions[0] <= positions[-1])
         own = own_run(raw.keys[0][:, mine], raw.values[0][:, mine], raw.positions[0][mine], layout)
-        out.append(attend_group(queries[rows], positions[rows], before, own, scale, masking))
+        out.append(attend_group(chunk.queries[rows], positions, before, own, scale, masking))
         first += size
     return torch.cat(out)
 
