@@ -235,7 +235,8 @@ def test_down_leaves_nothing(machine_before, own, folders):
     members = list_members(Path(f"/proc/{running.record.holder.pid}/ns/pid").readlink())
     supervisor = running.record.supervisor.pid
     waiting = [int(pid) for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()]
-    assert (len(members), len(waiting)) == (9, 9), "the holder and eight components, and who waits for each outside"
+    assert len(waiting) == 9, "who waits outside for the holder and for eight components"
+    assert len(members) >= 9, "those themselves, and now and then a short iptables command of kube-proxy"
     assert api.down(folders=folders) is True
     assert api.down(folders=folders) is False
     assert [pid for pid in (*members, *waiting) if look_up_process(pid)] == []
