@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pagefleet_engine.contract.precision import Precision
 
 if TYPE_CHECKING:
     from pagefleet_engine.request import FinishReason, SamplingParams
@@ -38,6 +40,8 @@ class TokenOutput:
     """One per token in `token_ids`; None when the request asked for none."""
     error: str | None = None
     """One line, set only when the request ended by an error of its own."""
+    mixed: bool = False
+    """Its KV is in more than one precision so far, so its verdict is not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,23 @@ class RuntimeSettings:
     """Token budget of one step."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """How the engine treats one request, besides what it samples."""
+
+    precision: Precision | None = None
+    """Of its sealed frames; None takes the engine's."""
+    priority: int = 0
+    """Lower is served earlier, -100..100."""
+    cache_salt: str = ""
+    """Requests share prefix frames only under the same salt."""
+    allow_demotion: bool = False
+    """Its sealed BF16 frames may become FP8 under pressure."""
+
+
+PLAIN: Final = RequestOptions()
+
+
 class Detokenizer(Protocol):
     """Turns one request's tokens into text, piece by piece, never emitting half a character."""
 
@@ -157,7 +178,7 @@ class Engine(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     def generate(
-        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams, options: RequestOptions = PLAIN
     ) -> AsyncGenerator[TokenOutput, None]:
         """Outputs of one request as they come. The last one has a `finish_reason`.
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
-from pagefleet_engine.api import EngineStats, ModelInfo, RuntimeSettings, Tokenizer, TokenOutput
+from pagefleet_engine.api import PLAIN, EngineStats, ModelInfo, RequestOptions, RuntimeSettings, Tokenizer, TokenOutput
 from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.core import Emission, EngineCore
@@ -84,7 +84,7 @@ class AsyncEngine:
         self._thread.start()
 
     async def generate(
-        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams, options: RequestOptions = PLAIN
     ) -> AsyncGenerator[TokenOutput, None]:
         """See `api.Engine.generate`."""
         if self._ended is not None:
@@ -92,7 +92,13 @@ class AsyncEngine:
         if request_id in self._streams:
             raise ValueError(f"request id {request_id} is in use")
         request = Request(
-            request_id=request_id, prompt_token_ids=prompt_ids, sampling=params, precision=self._precision
+            request_id=request_id,
+            prompt_token_ids=prompt_ids,
+            sampling=params,
+            precision=options.precision or self._precision,
+            priority=options.priority,
+            cache_salt=options.cache_salt,
+            allow_demotion=options.allow_demotion,
         )
         stream = self._streams[request_id] = Stream()
         self._commands.put(lambda: self._add(request))

@@ -191,4 +191,5 @@ def _output(
         num_cached_tokens=request.num_cached_prompt_tokens,
         logprobs=logprobs,
         error=error,
+        mixed=request.mixed,
     )

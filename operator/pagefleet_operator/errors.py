@@ -7,6 +7,9 @@ OperatorError
 │   ├── ConflictError   somebody changed the object since it was read
 │   └── NamespaceEndsError  nothing can be made there any more
 ├── UnreachableError    no answer, or none in time
+├── EngineUnreachableError  an engine gave no answer, or none in time
+├── EngineRefusedError  an engine answered with an error
+│   └── GenerationConflictError  its configuration was changed since it was read
 └── LeaseLostError      another operator may be active: stop at once
 """
 
@@ -50,6 +53,22 @@ class NamespaceEndsError(ApiError):
 
 class UnreachableError(OperatorError):
     """The API server did not answer; the message says what was tried."""
+
+
+class EngineUnreachableError(OperatorError):
+    """An engine did not answer in time, or not in full; the message names the pod and says what was tried."""
+
+
+class EngineRefusedError(OperatorError):
+    """An engine answered with an error; `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class GenerationConflictError(EngineRefusedError):
+    """The engine's configuration has another generation by now; read it again."""
 
 
 class LeaseLostError(OperatorError):

@@ -55,6 +55,10 @@ class EngineArguments:
         None, "a file with one API key a line, or a folder of such files; re-read on change"
     )
     control_key_file: str | None = _flag(None, "public keys that sign control tokens; without it, no control API")
+    runtime_config_file: str | None = _flag(None, "JSON with the cap, the length and the routes to start with")
+    state_dir: str | None = _flag(
+        None, "a folder that outlives a restart: keeps the runtime configuration as it was changed"
+    )
     drain_timeout: float = _flag(300.0, "seconds that running requests have to finish in after SIGTERM", low=0.0)
     drain_grace: float = _flag(10.0, "seconds in which a draining engine still accepts late arrivals", low=0.0)
 

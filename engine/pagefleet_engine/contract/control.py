@@ -12,9 +12,11 @@ nothing and succeeds, so a change whose answer was lost can be sent again.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from pagefleet_engine.contract.precision import Precision
 
 RUNTIME_CONFIG: Final = "/v1/runtime_config"
 STATE: Final = "/v1/state"
@@ -28,6 +30,43 @@ class _Model(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+DEFAULT_ROUTE: Final = "default"
+"""The route of requests for the model itself."""
+MAX_ROUTES: Final = 17
+
+
+class RouteConfig(_Model):
+    """One served alias of the model: how its requests keep their KV, and whether their answers are checked."""
+
+    name: str = Field(min_length=1, max_length=63)
+    """The route's label in metrics."""
+    model: str = Field(min_length=1, max_length=128)
+    """The alias that clients send."""
+    structured: Literal["off", "validate"] = "off"
+    """validate: each finished answer is checked against its request's schema, and counted."""
+    precision: Annotated[Precision, Field(strict=False)]
+    """Of the sealed frames of new requests."""
+    control_precision: Annotated[Precision, Field(strict=False)] = Precision.BF16
+    """Of the control share, and of requests longer than `max_context`."""
+    control_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the requests that run in `control_precision`, to compare with."""
+    max_context: int | None = Field(default=None, ge=1)
+    """Requests whose prompt plus `max_tokens` is longer run in `control_precision` from the start."""
+    allow_demotion: bool = False
+    """Sealed BF16 frames may become FP8 under pressure; never those of the control share."""
+
+
+Routes = Annotated[tuple[RouteConfig, ...], Field(strict=False, min_length=1, max_length=MAX_ROUTES)]
+
+
+class RuntimeStart(_Model):
+    """What a pod's annotation says an engine should start with; fields that are absent follow the command line."""
+
+    cap: int | None = None
+    max_model_len: int | None = None
+    routes: Routes | None = None
+
+
 class RuntimeConfig(_Model):
     """What can be changed on a running engine, and the generation that counts its changes."""
 
@@ -38,6 +77,8 @@ class RuntimeConfig(_Model):
     """Longest prompt plus answer of new requests, in tokens."""
     max_num_batched_tokens: int
     """Token budget of one step."""
+    routes: Routes
+    """Every route, `default` first."""
 
 
 class RuntimeChange(_Model):
@@ -48,6 +89,8 @@ class RuntimeChange(_Model):
     cap: int | None = None
     max_model_len: int | None = None
     max_num_batched_tokens: int | None = None
+    routes: Routes | None = None
+    """All of them: one that is missing is refused, since its clients would lose their alias."""
 
 
 class RuntimeAnswer(_Model):

@@ -12,7 +12,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from socket import socket
 
-from pagefleet_engine.api import Engine, EngineStats, ModelInfo, RuntimeSettings, TokenLogprobs, TokenOutput
+from pagefleet_engine.api import (
+    PLAIN,
+    Engine,
+    EngineStats,
+    ModelInfo,
+    RequestOptions,
+    RuntimeSettings,
+    TokenLogprobs,
+    TokenOutput,
+)
 from pagefleet_engine.errors import EngineDead, QueueFull
 from pagefleet_engine.request import FinishReason, SamplingParams
 from pagefleet_engine.server.api_keys import ApiKeys
@@ -95,7 +104,7 @@ class FakeEngine:
             await self._changed.wait()
 
     async def generate(
-        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams, options: RequestOptions = PLAIN
     ) -> AsyncGenerator[TokenOutput, None]:
         if self._closed.is_set():
             raise EngineDead("closed")

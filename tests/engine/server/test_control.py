@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pagefleet_engine.api import RuntimeSettings
 from pagefleet_engine.contract.arguments import EngineArguments
-from pagefleet_engine.contract.control import POD_UID_VARIABLE, RuntimeChange, RuntimeConfig
+from pagefleet_engine.contract.control import POD_UID_VARIABLE, RouteConfig, RuntimeChange, RuntimeConfig
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.contract.tokens import render_public_key, sign
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.server.control.runtime import next_config
@@ -23,7 +24,14 @@ from pagefleet_engine.server.testing import HOST, FakeEngine, free_port, say, un
 
 KEY = Ed25519PrivateKey.generate()
 POD = "1b9d6bcd"
-START = {"generation": 1, "cap": 8, "max_model_len": 512, "max_num_batched_tokens": 64}
+ROUTE = RouteConfig(name="default", model="none", precision=Precision.BF16)
+START = {
+    "generation": 1,
+    "cap": 8,
+    "max_model_len": 512,
+    "max_num_batched_tokens": 64,
+    "routes": [ROUTE.model_dump(mode="json")],
+}
 CONFIG = "/v1/runtime_config"
 
 
@@ -88,7 +96,9 @@ async def test_a_change_takes_effect_and_counts(running):
     reply = await running.control.patch(CONFIG, json={"expected_generation": 1, "cap": 3, "max_model_len": 100})
     new = START | {"generation": 2, "cap": 3, "max_model_len": 100}
     assert reply.json() == {"old": START, "new": new, "running": 0}
-    assert running.engine.settings == [RuntimeSettings(cap=3, max_model_len=100, max_num_batched_tokens=64)]
+    assert running.engine.settings == [
+        RuntimeSettings(cap=3, max_model_len=100, max_num_batched_tokens=64, routes=(ROUTE,))
+    ]
     assert (await running.control.get(CONFIG)).json() == new
     assert (await running.public.get("/v1/models")).json()["data"][0]["max_model_len"] == 100
 
@@ -198,7 +208,7 @@ async def test_without_a_pod_s_name_there_is_no_control(key_file):
 
 
 def test_a_change_decided_on_an_older_generation_conflicts_only_if_it_asks_for_something():
-    current = RuntimeConfig(generation=5, cap=4, max_model_len=512, max_num_batched_tokens=64)
+    current = RuntimeConfig(generation=5, cap=4, max_model_len=512, max_num_batched_tokens=64, routes=(ROUTE,))
     assert next_config(current, RuntimeChange(expected_generation=2, cap=4)) is current
     assert next_config(current, RuntimeChange(expected_generation=5, cap=3)).generation == 6
     with pytest.raises(ApiError):

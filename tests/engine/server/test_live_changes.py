@@ -9,13 +9,15 @@ import httpx
 import pytest
 
 from pagefleet_engine.api import RuntimeSettings
-from pagefleet_engine.contract.control import RuntimeChange, RuntimeConfig
+from pagefleet_engine.contract.control import RouteConfig, RuntimeChange, RuntimeConfig
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.errors import EngineDead
 from pagefleet_engine.server.control.runtime import Bounds, Runtime
 from pagefleet_engine.server.testing import running_server
 from tests.engine.server.tiny import running_tiny_engine
 
-START = RuntimeConfig(generation=1, cap=8, max_model_len=256, max_num_batched_tokens=64)
+ROUTE = RouteConfig(name="default", model="tiny", precision=Precision.BF16)
+START = RuntimeConfig(generation=1, cap=8, max_model_len=256, max_num_batched_tokens=64, routes=(ROUTE,))
 BOUNDS = Bounds(capacity=8, max_model_len=256, max_num_batched_tokens=64)
 BODIES = [
     {"prompt": f"request {i}", "temperature": 0, "max_tokens": 8, "ignore_eos": True, "logprobs": 0} for i in range(12)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pagefleet_engine.api import Engine
 from pagefleet_engine.contract.arguments import EngineArguments
-from pagefleet_engine.contract.control import POD_UID_VARIABLE, RuntimeConfig
+from pagefleet_engine.contract.control import DEFAULT_ROUTE, POD_UID_VARIABLE, RouteConfig, RuntimeConfig
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.server.control.app import create_control_app
 from pagefleet_engine.server.control.auth import ControlTokens
@@ -37,10 +37,16 @@ class ControlSide:
                 cap=self._arguments.initial_cap,
                 max_model_len=longest,
                 max_num_batched_tokens=budget,
+                routes=(self._default_route(),),
             ),
             Bounds(capacity=self._arguments.max_num_seqs, max_model_len=longest, max_num_batched_tokens=budget),
             engine.configure,
         )
+
+    def _default_route(self) -> RouteConfig:
+        model = self._arguments.served_model_name
+        name = model[0] if model else self._arguments.model
+        return RouteConfig(name=DEFAULT_ROUTE, model=name, precision=self._arguments.kv_cache_dtype)
 
     def runtime(self) -> Runtime:
         """Raises `ApiError` (503) while the model is loading."""
