@@ -96,9 +96,7 @@ async def test_a_change_takes_effect_and_counts(running):
     reply = await running.control.patch(CONFIG, json={"expected_generation": 1, "cap": 3, "max_model_len": 100})
     new = START | {"generation": 2, "cap": 3, "max_model_len": 100}
     assert reply.json() == {"old": START, "new": new, "running": 0}
-    assert running.engine.settings == [
-        RuntimeSettings(cap=3, max_model_len=100, max_num_batched_tokens=64, routes=(ROUTE,))
-    ]
+    assert running.engine.settings == [RuntimeSettings(cap=3, max_model_len=100, max_num_batched_tokens=64)]
     assert (await running.control.get(CONFIG)).json() == new
     assert (await running.public.get("/v1/models")).json()["data"][0]["max_model_len"] == 100
 

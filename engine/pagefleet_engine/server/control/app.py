@@ -98,4 +98,4 @@ async def _parse(request: Request, service: Service, kind: type[M]) -> M:
 
 
 def _reply(model: BaseModel) -> Response:
-    return JsonResponse(model.model_dump())
+    return JsonResponse(model.model_dump(mode="json"))
