@@ -1,7 +1,7 @@
 """What the operator asks of running engines, as one small Protocol.
 
-Its real implementation is `engine_client.EngineClient`, its fake one `testing.FakeEngines`. A pod is addressed by its
-IP and named by its UID, which is the audience of the token that the operator signs for it.
+Its real implementation is `engine_client.EngineClient`, its fake one `fake_engines.FakeEngines`. A pod is addressed by
+its IP and named by its UID, which is the audience of the token that the operator signs for it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ OperatorError
 │   └── NamespaceEndsError  nothing can be made there any more
 ├── UnreachableError    no answer, or none in time
 ├── EngineUnreachableError  an engine gave no answer, or none in time
+│   └── NoSigningKeyError   an engine was not even asked: there is no key to sign with
 ├── EngineRefusedError  an engine answered with an error
 │   └── GenerationConflictError  its configuration was changed since it was read
 └── LeaseLostError      another operator may be active: stop at once
@@ -57,6 +58,10 @@ class UnreachableError(OperatorError):
 
 class EngineUnreachableError(OperatorError):
     """An engine did not answer in time, or not in full; the message names the pod and says what was tried."""
+
+
+class NoSigningKeyError(EngineUnreachableError):
+    """The operator has no signing key at the moment, so no control API will listen to it."""
 
 
 class EngineRefusedError(OperatorError):

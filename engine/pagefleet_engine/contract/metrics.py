@@ -50,6 +50,26 @@ ALIASES: Final[dict[str, Metric]] = {
     "vllm:gpu_prefix_cache_hits_total": Metric.PREFIX_HITS,
 }
 
+REMEDY_METRICS: Final[tuple[str, ...]] = (
+    Metric.REQUESTS_RUNNING,
+    Metric.REQUESTS_WAITING,
+    Metric.REQUESTS_SWAPPED,
+    Metric.KV_CACHE_USAGE,
+    Metric.PREEMPTIONS,
+    Metric.SWAPS,
+    Metric.RECOMPUTES,
+    Metric.CAP,
+    Metric.CAPACITY,
+    Metric.MAX_MODEL_LEN,
+    Metric.REFUSED,
+    Metric.STEPS,
+    Metric.TIME_TO_FIRST_TOKEN,
+    Metric.INTER_TOKEN_LATENCY,
+    "pagefleet:structured_outputs_total",
+    "pagefleet:route_requests_total",
+)
+"""What the operator reads of every pod in every tick; an engine that does not know a name leaves it out."""
+
 HELP: Final[dict[Metric, str]] = {
     Metric.REQUESTS_RUNNING: "Requests that take part in the steps.",
     Metric.REQUESTS_WAITING: "Requests that wait to be admitted.",
