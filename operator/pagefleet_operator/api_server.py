@@ -22,6 +22,7 @@ from pagefleet_operator.resources import Object, Resource
 CALL_TIMEOUT: Final = aiohttp.ClientTimeout(total=15, sock_connect=5)
 PAGE: Final = 500
 MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 
 
 class ApiServer:
@@ -74,15 +75,26 @@ class ApiServer:
         return await self._call("POST", resource_path(resource, manifest["metadata"]["namespace"]), body=manifest)
 
     async def patch(
-        self, resource: Resource, namespace: str, name: str, patch: Object, *, subresource: str | None = None
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Object,
+        *,
+        subresource: str | None = None,
+        by_keys: bool = False,
     ) -> Object:
         """See `Cluster.patch`."""
         path = resource_path(resource, namespace, name) + (f"/{subresource}" if subresource else "")
-        return await self._call("PATCH", path, body=patch, content_type=MERGE_PATCH)
+        return await self._call("PATCH", path, body=patch, content_type=STRATEGIC_PATCH if by_keys else MERGE_PATCH)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, grace_s: int | None = None
+    ) -> None:
         """See `Cluster.delete`; background propagation."""
-        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        body: Object = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
         await self._call("DELETE", resource_path(resource, namespace, name), body=body)
 
     async def probe(self, path: str) -> Object:

@@ -6,17 +6,28 @@ error: it belongs into the status. Anything else that fails is raised, and the w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pagefleet_operator.api.conditions import Reason, bounded
 from pagefleet_operator.cluster import Cluster
-from pagefleet_operator.errors import AlreadyExistsError, ApiError, ConflictError, NamespaceEndsError, NotFoundError
+from pagefleet_operator.engines import Engines
+from pagefleet_operator.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    EngineRefusedError,
+    EngineUnreachableError,
+    NamespaceEndsError,
+    NotFoundError,
+)
 from pagefleet_operator.pods import MAX_MESSAGE, Trouble
 from pagefleet_operator.resources import controller_uid
-from pagefleet_operator.steps import Create, Delete, Patch, Step
+from pagefleet_operator.steps import Asked, CancelDrain, Create, Delete, Drain, Patch, Step
 
+logger = logging.getLogger(__name__)
 REFUSED: Final = frozenset({400, 403, 422})
 
 
@@ -30,17 +41,25 @@ class Applied:
     ends: bool = False  # the namespace is being terminated, so the rest of the plan was dropped
 
 
-async def apply(steps: Sequence[Step], namespace: str, cluster: Cluster) -> Applied:
-    """Raises `ApiError` and `UnreachableError` for what a later try may cure."""
+async def apply(steps: Sequence[Step], namespace: str, cluster: Cluster, engines: Engines | None = None) -> Applied:
+    """An engine that does not answer is asked again with the next plan.
+
+    Raises `ApiError` and `UnreachableError` for what a later try may cure.
+    """
     done: list[Step] = []
     refusals: list[Trouble] = []
     stale = False
     for step in sorted(steps, key=lambda step: not isinstance(step, Delete)):
         try:
-            await _carry_out(step, namespace, cluster)
+            if isinstance(step, Drain | CancelDrain):
+                await _ask(step, engines)
+            else:
+                await _carry_out(step, namespace, cluster)
             done.append(step)
         except NamespaceEndsError:
             return Applied(done=tuple(done), refusals=(), stale=False, ends=True)
+        except (EngineUnreachableError, EngineRefusedError) as error:
+            logger.warning("%s: %s", step.name, error)
         except (NotFoundError, ConflictError):
             stale = True
         except AlreadyExistsError:
@@ -67,10 +86,20 @@ async def _is_ours(step: Step, namespace: str, cluster: Cluster) -> bool:
     }
 
 
-async def _carry_out(step: Step, namespace: str, cluster: Cluster) -> None:
+async def _ask(step: Asked, engines: Engines | None) -> None:
+    if engines is None:
+        raise EngineUnreachableError("no engine can be asked: the operator has no signing key")
+    if isinstance(step, Drain):
+        await engines.drain(step.pod, refuse=step.refuse)
+    else:
+        await engines.cancel_drain(step.pod)
+
+
+async def _carry_out(step: Create | Patch | Delete, namespace: str, cluster: Cluster) -> None:
     if isinstance(step, Create):
         await cluster.create(step.resource, step.manifest)
     elif isinstance(step, Patch):
-        await cluster.patch(step.resource, namespace, step.name, step.patch)
+        status = "status" if step.of_status else None
+        await cluster.patch(step.resource, namespace, step.name, step.patch, subresource=status, by_keys=step.of_status)
     else:
-        await cluster.delete(step.resource, namespace, step.name, uid=step.uid)
+        await cluster.delete(step.resource, namespace, step.name, uid=step.uid, grace_s=step.grace_s)

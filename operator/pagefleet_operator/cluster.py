@@ -29,9 +29,24 @@ class Cluster(Protocol):
         """Create, never overwrite. Raises `AlreadyExistsError`."""
 
     async def patch(
-        self, resource: Resource, namespace: str, name: str, patch: Object, *, subresource: str | None = None
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Object,
+        *,
+        subresource: str | None = None,
+        by_keys: bool = False,
     ) -> Object:
-        """JSON merge patch. Raises `ConflictError` when `metadata.uid` or `.resourceVersion` in it do not match."""
+        """JSON merge patch; `by_keys`: a strategic merge patch, which merges lists such as conditions by their keys.
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
-        """Delete this very object. Raises `NotFoundError`, or `ConflictError` when the name has another uid by now."""
+        Raises `ConflictError` when `metadata.uid` or `.resourceVersion` in it do not match.
+        """
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, grace_s: int | None = None
+    ) -> None:
+        """Delete this very object; `grace_s` shortens a pod's grace period.
+
+        Raises `NotFoundError`, or `ConflictError` when the name has another uid by now.
+        """

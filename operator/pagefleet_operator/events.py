@@ -13,7 +13,7 @@ from pagefleet_operator.api.conditions import Condition, ConditionStatus, Condit
 from pagefleet_operator.api.status import LLMServiceStatus
 from pagefleet_operator.manifests.ownership import Owner
 from pagefleet_operator.resources import EVENT, POD, Object
-from pagefleet_operator.steps import Create, Delete, Patch, Step
+from pagefleet_operator.steps import Create, Delete, Step
 
 MAX_NOTE: Final = 1000
 TOLD: Final = (ConditionType.ACCEPTED, ConditionType.DEGRADED, ConditionType.READY)
@@ -32,7 +32,7 @@ class EventNote:
 
 def notes_of_step(step: Step) -> Iterator[EventNote]:
     """Pods that come and go are worth an event, Services are not."""
-    if step.resource is not POD or isinstance(step, Patch):
+    if step.resource is not POD or not isinstance(step, Create | Delete):
         return
     did = {Create: "Created", Delete: "Deleted"}[type(step)]
     note = f"{did} pod {step.name}: {step.why}"

@@ -18,6 +18,11 @@ MANAGER: Final = "pagefleet-operator"
 SERVICE: Final = f"{GROUP}/service"
 REVISION: Final = f"{GROUP}/revision"
 
+LEAVING: Final = f"{GROUP}/leaving"
+"""Annotation of a pod that drains: since when."""
+SERVING_GATE: Final = f"{GROUP}/serving"
+"""Readiness gate: whether the operator wants traffic to come to a pod."""
+
 MANAGED_SELECTOR: Final = f"{MANAGED_BY}={MANAGER}"
 ENGINE_CONTAINER: Final = "engine"
 

@@ -7,10 +7,11 @@ never by name or label.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pagefleet_engine.contract.arguments import ArgumentError
+from pagefleet_engine.contract.control import EngineState
 from pagefleet_operator import labels
 from pagefleet_operator.api.conditions import Reason
 from pagefleet_operator.api.problems import FieldProblem
@@ -32,6 +33,8 @@ class Gathered:
     service: Object  # the LLMService
     pods: tuple[Object, ...]  # every pod with the service's label
     named: Mapping[tuple[str, str], Object]  # children with fixed names by (kind, name), as far as they exist
+    routed: frozenset[str] = frozenset()  # uids of the pods that endpoints send traffic to; read while pods drain
+    engine_states: Mapping[str, EngineState] = field(default_factory=dict)  # of draining pods that answered, by uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,8 @@ class Observation:
     status: LLMServiceStatus  # as it was written last
     raw_status: Object
     resource_version: str
+    routed: frozenset[str] = frozenset()
+    engine_states: Mapping[str, EngineState] = field(default_factory=dict)
     refusals: tuple[Trouble, ...] = ()  # what the API server refused to create in this very reconcile
 
 
@@ -87,6 +92,8 @@ def observe(gathered: Gathered) -> Observation:
         status=parse_status(raw_status),
         raw_status=raw_status,
         resource_version=metadata["resourceVersion"],
+        routed=gathered.routed,
+        engine_states=gathered.engine_states,
     )
 
 

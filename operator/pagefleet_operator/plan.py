@@ -13,9 +13,12 @@ from typing import Final
 
 from pagefleet_operator import labels
 from pagefleet_operator.api.conditions import Reason
+from pagefleet_operator.api.quantities import parse_duration
 from pagefleet_operator.api.status import LLMServiceStatus
 from pagefleet_operator.drift import find_drift
 from pagefleet_operator.events import EventNote, notes_of_transitions
+from pagefleet_operator.leaving import ASK_AGAIN, Departure, acts_of_leaving, acts_of_return
+from pagefleet_operator.leaving_steps import delete_pod, mark, open_gate, steps_of
 from pagefleet_operator.manifests.pdb import build_budget
 from pagefleet_operator.manifests.pod import build_pod
 from pagefleet_operator.manifests.service import build_headless_service, build_service
@@ -56,7 +59,9 @@ def decide(observed: Observation, now: datetime) -> Plan:
 
 
 def needs_work(observed: Observation, now: datetime) -> bool:
-    """Whether a reconcile would write anything."""
+    """Whether a reconcile would write anything. Of pods that drain only their engines know, so they always need it."""
+    if any(pod.draining for pod in observed.pods):
+        return True
     plan = decide(observed, now)
     return bool(plan.steps) or (plan.status is not None and status_patch(observed.raw_status, plan.status) is not None)
 
@@ -93,7 +98,14 @@ def remove_failed_pods(observed: Observation, wanted: Wanted, now: datetime) -> 
     for pod in _failed(observed):
         if now - pod.created >= FAILED_POD_REST:
             why = pod.trouble.message if pod.trouble else "it ended"
-            yield _delete_pod(pod, Reason.POD_FAILED, why)
+            yield delete_pod(pod, Reason.POD_FAILED, why)
+
+
+def open_gates(observed: Observation, wanted: Wanted, now: datetime) -> Iterator[Step]:
+    """New pods may serve as soon as their engines are ready, whether the operator is there by then or not."""
+    for pod in observed.pods:
+        if pod.gate is False and not (pod.draining or pod.leaving or pod.gone):
+            yield open_gate(pod, now)
 
 
 def advance_fleet(observed: Observation, wanted: Wanted, now: datetime) -> Iterator[Step]:
@@ -109,18 +121,16 @@ def advance_fleet(observed: Observation, wanted: Wanted, now: datetime) -> Itera
     )
     step = next_step(members, limits)
     by_name = {pod.name: pod for pod in observed.pods}
-    for name in step.scale_down:
-        why = f"{limits.replicas} replicas are wanted"
-        yield _delete_pod(by_name[name], Reason.REMOVING_PODS, why)
-    for name in step.replace:
-        why = f"revision {wanted.revision} replaces revision {by_name[name].revision}"
-        yield _delete_pod(by_name[name], Reason.REPLACING_PODS, why)
+    for name in (*step.scale_down, *step.replace):
+        yield _dismiss(by_name[name], wanted, now)
+    yield from _depart(observed, wanted, set(step.keep), now)
     yield from _create_pods(observed, wanted, step.create - resting)
 
 
 STAGES: Final[tuple[Callable[[Observation, Wanted, datetime], Iterator[Step]], ...]] = (
     keep_network,  # an address first: clients may resolve it before a pod is ready
     keep_budget,
+    open_gates,
     remove_failed_pods,  # before the count, so that a dead pod is not counted as capacity
     advance_fleet,
 )
@@ -153,6 +163,44 @@ def _create_pods(observed: Observation, wanted: Wanted, count: int) -> Iterator[
         yield Create(resource=POD, manifest=manifest, reason=Reason.CREATING_PODS, why=why)
 
 
+def _dismiss(pod: PodObservation, wanted: Wanted, now: datetime) -> Step:
+    """A pod that may have requests drains first; what serves nobody goes at once."""
+    reason, why = _why_leaving(pod, wanted)
+    is_serving = pod.gate is not None and pod.running and (pod.ready or pod.served)
+    return mark(pod, reason, why, now) if is_serving else delete_pod(pod, reason, why)
+
+
+def _depart(observed: Observation, wanted: Wanted, keep: set[str], now: datetime) -> Iterator[Step]:
+    """The next steps of every draining pod, out or back."""
+    timeout = parse_duration(wanted.spec.drain.timeout)
+    for pod in observed.pods:
+        if pod.marked is None or pod.leaving or pod.gone:
+            continue
+        departure = _departure(observed, pod, pod.marked)
+        if pod.name in keep and now - pod.marked < timeout:
+            why = f"{wanted.spec.desired_replicas} replicas are wanted again"
+            yield from steps_of(acts_of_return(departure), pod, Reason.SETTLED, why, now)
+        else:
+            yield from steps_of(acts_of_leaving(departure, timeout, now), pod, *_why_leaving(pod, wanted), now)
+
+
+def _departure(observed: Observation, pod: PodObservation, marked: datetime) -> Departure:
+    return Departure(
+        marked=marked,
+        is_closed=pod.gate is not True,
+        closed_since=pod.gate_since,
+        is_routed=pod.uid in observed.routed,
+        runs=pod.running,
+        engine=observed.engine_states.get(pod.uid),
+    )
+
+
+def _why_leaving(pod: PodObservation, wanted: Wanted) -> tuple[Reason, str]:
+    if pod.revision != wanted.revision:
+        return Reason.REPLACING_PODS, f"revision {wanted.revision} replaces revision {pod.revision}"
+    return Reason.REMOVING_PODS, f"{wanted.spec.desired_replicas} replicas are wanted"
+
+
 def _failed(observed: Observation) -> list[PodObservation]:
     return [pod for pod in observed.pods if pod.gone and not pod.leaving]
 
@@ -165,12 +213,9 @@ def _member(pod: PodObservation, wanted: Wanted, now: datetime) -> Member:
         health=pod.health,
         scheduled=pod.node is not None,
         leaving=pod.leaving,
+        draining=pod.draining,
         overdue=is_overdue(pod, now),
     )
-
-
-def _delete_pod(pod: PodObservation, reason: Reason, why: str) -> Delete:
-    return Delete(resource=POD, name=pod.name, uid=pod.uid, reason=reason, why=why)
 
 
 def _next_look(observed: Observation, now: datetime) -> timedelta | None:
@@ -179,6 +224,8 @@ def _next_look(observed: Observation, now: datetime) -> timedelta | None:
     moments += [pod.unready_since + PROGRESS_DEADLINE for pod in observed.pods if not pod.ready and not pod.leaving]
     moments += [pod.deadline + OVERDUE_AFTER for pod in observed.pods if pod.deadline is not None]
     waits = [moment - now for moment in moments if moment > now]
+    if any(pod.draining for pod in observed.pods):
+        waits.append(ASK_AGAIN)
     if observed.refusals:
         waits.append(RETRY_REFUSED)
     return min(waits, default=None)

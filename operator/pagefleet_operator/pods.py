@@ -47,6 +47,10 @@ class PodObservation:
     unready_since: datetime  # when it last stopped to be ready; its creation if it never was
     running: bool  # its engine's process runs
     served: bool  # this very process was ready before and is not now
+    ip: str | None
+    marked: datetime | None  # since when it drains, if it does
+    gate: bool | None  # its readiness gate, open or closed; None: it has none
+    gate_since: datetime | None
     gone: bool  # evicted, refused by its node, …: it will never run again
     restarts: int
     deadline: datetime | None  # when its deletion should be over; None: it stays
@@ -56,6 +60,11 @@ class PodObservation:
     def leaving(self) -> bool:
         """The pod is being deleted."""
         return self.deadline is not None
+
+    @property
+    def draining(self) -> bool:
+        """It is marked to leave, and not deleted yet."""
+        return self.marked is not None and not self.leaving
 
     @property
     def health(self) -> Health:
@@ -70,6 +79,7 @@ def observe_pod(raw: Object) -> PodObservation:
     metadata, status = raw["metadata"], raw.get("status", {})
     deletion = metadata.get("deletionTimestamp")
     container, readiness = _engine_status(status), _condition(status, "Ready")
+    gate = _condition(status, labels.SERVING_GATE)
     ready, served = readiness.get("status") == "True", served_before(container, readiness)
     return PodObservation(
         name=metadata["name"],
@@ -82,10 +92,14 @@ def observe_pod(raw: Object) -> PodObservation:
         unready_since=parse_time(readiness.get("lastTransitionTime") or metadata["creationTimestamp"]),
         running="running" in container.get("state", {}),
         served=served,
+        ip=status.get("podIP"),
+        marked=_marked(metadata),
+        gate=gate.get("status") == "True" if _has_gate(raw) else None,
+        gate_since=parse_time(gate["lastTransitionTime"]) if gate.get("lastTransitionTime") else None,
         gone=status.get("phase") in ("Failed", "Succeeded"),
         restarts=container.get("restartCount", 0),
         deadline=parse_time(deletion) if deletion else None,
-        trouble=None if ready or served else find_trouble(raw, status, container),
+        trouble=None if ready or served or _is_closed(gate) else find_trouble(raw, status, container),
     )
 
 
@@ -121,6 +135,26 @@ def served_before(container: Object, readiness: Object) -> bool:
     if not started or not changed or readiness.get("status") == "True":
         return False
     return parse_time(changed) > parse_time(started)
+
+
+def _marked(metadata: Object) -> datetime | None:
+    """A mark that is no time was made by hand: it counts from the pod's creation."""
+    text = metadata.get("annotations", {}).get(labels.LEAVING)
+    if text is None:
+        return None
+    try:
+        moment = parse_time(text)
+    except ValueError:
+        moment = None
+    return moment if moment is not None and moment.tzinfo else parse_time(metadata["creationTimestamp"])
+
+
+def _is_closed(gate: Object) -> bool:
+    return gate.get("status") == "False"
+
+
+def _has_gate(raw: Object) -> bool:
+    return any(gate["conditionType"] == labels.SERVING_GATE for gate in raw["spec"].get("readinessGates", ()))
 
 
 def _last_end(container: Object, waiting: str | None) -> Trouble | None:

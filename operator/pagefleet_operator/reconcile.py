@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from pagefleet_operator.apply import Applied, apply
 from pagefleet_operator.cluster import Cluster
+from pagefleet_operator.engines import Engines
 from pagefleet_operator.errors import ConflictError, NotFoundError, OperatorError
 from pagefleet_operator.events import EventNote, build_event, notes_of_step
 from pagefleet_operator.gather import gather
@@ -32,20 +33,21 @@ class Reconciler:
     metrics: OperatorMetrics
     clock: Callable[[], datetime]
     identity: str  # names this process in events
+    engines: Engines | None = None  # None: they are left alone
 
     async def __call__(self, key: Key) -> timedelta | None:
         """Bring one service forward; returns when to look again, if time alone will change something.
 
         Raises `ApiError` and `UnreachableError` for what a later try may cure.
         """
-        gathered = await gather(key, self.cluster)
+        gathered = await gather(key, self.cluster, self.engines)
         if gathered is None:
             return None
         observed, now = observe(gathered), self.clock()
         plan = decide(observed, now)
         if plan.steps:
             logger.info("%s: %s", key, "; ".join(map(describe, plan.steps)))
-        applied = await apply(plan.steps, key.namespace, self.cluster)
+        applied = await apply(plan.steps, key.namespace, self.cluster, self.engines)
         for step in applied.done:
             self.metrics.steps.labels(step=f"{verb(step)}_{step.resource.kind}").inc()
         if applied.ends:

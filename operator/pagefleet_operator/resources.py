@@ -25,6 +25,7 @@ POD: Final = Resource(api_version="v1", kind="Pod", plural="pods")
 SERVICE: Final = Resource(api_version="v1", kind="Service", plural="services")
 BUDGET: Final = Resource(api_version="policy/v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets")
 LEASE: Final = Resource(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases")
+ENDPOINT_SLICE: Final = Resource(api_version="discovery.k8s.io/v1", kind="EndpointSlice", plural="endpointslices")
 EVENT: Final = Resource(api_version="events.k8s.io/v1", kind="Event", plural="events")
 
 

@@ -3,6 +3,7 @@
 With N replicas wanted, surge S and unavailable U, and `old` pods of any revision but the wanted one:
 
     at most N + S pods are there, those of an old revision that are still leaving included
+    a pod that drains stays after all when it is wanted again
     a ready pod leaves only while more than N - U pods are ready
     a pod that may yet become ready leaves only while more than N - U pods are ready or may become so
     a broken old pod leaves at once: it serves nobody, and its replacement may be the cure
@@ -37,6 +38,8 @@ class Member:
     health: Health
     scheduled: bool = True
     leaving: bool = False  # being deleted
+    draining: bool = False  # marked to leave; may still come back
+    in_flight: int = 0  # requests, as far as they are known
     overdue: bool = False  # leaving for longer than it may: its node is probably gone
 
 
@@ -60,24 +63,28 @@ class Step:
     """What to do next; nothing of it depends on anything else of it."""
 
     create: int = 0  # pods of the wanted revision
+    keep: tuple[str, ...] = ()  # draining pods that are wanted again
     scale_down: tuple[str, ...] = ()
     replace: tuple[str, ...] = ()  # pods of an old revision
 
 
 def next_step(members: Sequence[Member], limits: Limits) -> Step:
     """The next step towards `limits.replicas` pods of the wanted revision; empty when that is reached."""
-    staying = [member for member in members if not member.leaving]
+    staying = [member for member in members if not member.leaving and not member.draining]
+    needed = missing(members, staying, limits)
+    keep = returning(members)[:needed]
     scale_down = surplus(staying, limits)
     kept = [member for member in staying if member not in scale_down]
     return Step(
-        create=missing(members, staying, limits),
+        create=needed - len(keep),
+        keep=tuple(member.name for member in keep),
         scale_down=tuple(member.name for member in scale_down),
         replace=tuple(member.name for member in replaceable(kept, limits)),
     )
 
 
 def victim_order(members: Iterable[Member]) -> list[Member]:
-    """Not ready first, then unscheduled, then old revision, then the youngest, then the last name."""
+    """Not ready first, then unscheduled, old revision, fewest requests in flight, the youngest, the last name."""
     by_name = sorted(members, key=lambda member: member.name, reverse=True)
     return sorted(
         by_name,
@@ -85,6 +92,7 @@ def victim_order(members: Iterable[Member]) -> list[Member]:
             member.health is Health.READY,
             member.scheduled,
             member.current,
+            member.in_flight,
             -member.created.timestamp(),
         ),
     )
@@ -109,9 +117,15 @@ def replaceable(staying: Sequence[Member], limits: Limits) -> list[Member]:
     return broken + (starting + ready)[:spare]
 
 
+def returning(members: Iterable[Member]) -> list[Member]:
+    """The draining pods of the wanted revision that could serve on, the most worthy first."""
+    return victim_order(member for member in members if member.current and member.draining and not member.leaving)[::-1]
+
+
 def missing(members: Sequence[Member], staying: Sequence[Member], limits: Limits) -> int:
     """How many pods of the wanted revision there is room for."""
     num_current = sum(member.current for member in staying)
-    num_old_leaving = sum(member.leaving and not member.current and not member.overdue for member in members)
+    going = [member for member in members if (member.leaving or member.draining) and not member.current]
+    num_old_leaving = sum(not member.overdue for member in going)
     room = limits.replicas + limits.max_surge - len(staying) - num_old_leaving
     return max(0, min(limits.replicas - num_current, room))

@@ -47,7 +47,7 @@ def build_status(observed: Observation, now: datetime) -> LLMServiceStatus:
         conditions=set_conditions(observed.status.conditions, judge(observed, fleet), now),
         tuning=live.tuning,
         kv_cache=live.kv_cache,
-        pods=tuple(_pod_status(pod, now) for pod in observed.pods[:MAX_REPLICAS]),
+        pods=tuple(_pod_status(pod, observed, now) for pod in observed.pods[:MAX_REPLICAS]),
         load=observed.status.load,
         routes=observed.status.routes,
         decisions=observed.status.decisions,
@@ -57,7 +57,7 @@ def build_status(observed: Observation, now: datetime) -> LLMServiceStatus:
 def observe_fleet(observed: Observation, now: datetime) -> Fleet:
     """The counts that conditions are judged by."""
     wanted = observed.wanted
-    staying = tuple(pod for pod in observed.pods if not pod.leaving and not pod.gone)
+    staying = tuple(pod for pod in observed.pods if not (pod.leaving or pod.draining or pod.gone))
     if isinstance(wanted, Wanted):
         revision: str | None = wanted.revision
         desired, max_unavailable = wanted.spec.desired_replicas, wanted.spec.rollout.max_unavailable
@@ -71,7 +71,7 @@ def observe_fleet(observed: Observation, now: datetime) -> Fleet:
         revision=revision,
         staying=staying,
         current=tuple(pod for pod in staying if pod.revision == revision),
-        leaving=tuple(pod for pod in observed.pods if pod.leaving),
+        leaving=tuple(pod for pod in observed.pods if pod.leaving or pod.draining),
         lost=tuple(pod for pod in observed.pods if is_overdue(pod, now)),
         gone=tuple(pod for pod in observed.pods if pod.gone and not pod.leaving),
         late=tuple(pod for pod in staying if not pod.ready and now - pod.unready_since >= PROGRESS_DEADLINE),
@@ -103,13 +103,23 @@ def _live_settings(observed: Observation) -> LLMServiceStatus:
     )
 
 
-def _pod_status(pod: PodObservation, now: datetime) -> PodStatus:
+def coarse(count: int) -> int:
+    """A count as status shows it: exact up to 2, then the next of 5, 10, 20, 50, … so that few changes are written."""
+    if count <= 2:
+        return count
+    magnitude = 10 ** (len(str(count)) - 1)
+    return next(step * magnitude for step in (1, 2, 5, 10) if step * magnitude >= count)
+
+
+def _pod_status(pod: PodObservation, observed: Observation, now: datetime) -> PodStatus:
     trouble = _pod_trouble(pod, now)
+    engine = observed.engine_states.get(pod.uid)
     return PodStatus(
         name=pod.name,
         state=_pod_state(pod),
         revision=pod.revision,
         node=pod.node,
+        in_flight=coarse(engine.in_flight) if engine is not None else None,
         restarts=pod.restarts,
         reason=trouble.reason if trouble else None,
         message=trouble.message if trouble else None,
@@ -119,7 +129,7 @@ def _pod_status(pod: PodObservation, now: datetime) -> PodStatus:
 def _pod_trouble(pod: PodObservation, now: datetime) -> Trouble | None:
     if is_overdue(pod, now):
         return Trouble(reason=Reason.NODE_LOST, message="its node does not confirm the end of the pod")
-    if pod.served and not pod.leaving:
+    if pod.served and not pod.leaving and not pod.draining:
         message = "it has served, and fails its readiness probe now"
         return Trouble(reason=Reason.ENGINE_NOT_READY, message=message)
     return pod.trouble
@@ -128,6 +138,8 @@ def _pod_trouble(pod: PodObservation, now: datetime) -> Trouble | None:
 def _pod_state(pod: PodObservation) -> PodState:
     if pod.leaving:
         return PodState.TERMINATING
+    if pod.draining:
+        return PodState.DRAINING
     if pod.ready:
         return PodState.SERVING
     if pod.trouble is not None or pod.served:

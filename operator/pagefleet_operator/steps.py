@@ -1,11 +1,12 @@
-"""The three things that a plan can do to a child, each with its reason for the log and the event."""
+"""What a plan can do to a child or ask of an engine, each with its reason for the log and the event."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from pagefleet_operator.api.conditions import Reason
-from pagefleet_operator.resources import Object, Resource
+from pagefleet_operator.engines import EnginePod
+from pagefleet_operator.resources import POD, Object, Resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class Patch:
     patch: Object
     reason: Reason
     why: str
+    of_status: bool = False
+    """The patch is of the status subresource, and merges lists by their keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +46,51 @@ class Delete:
     uid: str
     reason: Reason
     why: str
+    grace_s: int | None = None
+    """Between SIGTERM and SIGKILL; None: what the pod's spec says."""
 
 
-Step = Create | Patch | Delete
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Let an engine serve late arrivals only, and with `refuse` not even those."""
+
+    pod: EnginePod
+    refuse: bool
+    reason: Reason
+    why: str
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return self.pod.name
+
+    @property
+    def resource(self) -> Resource:
+        """Always a pod."""
+        return POD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelDrain:
+    """Let an engine serve on as before."""
+
+    pod: EnginePod
+    reason: Reason
+    why: str
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return self.pod.name
+
+    @property
+    def resource(self) -> Resource:
+        """Always a pod."""
+        return POD
+
+
+Asked = Drain | CancelDrain
+Step = Create | Patch | Delete | Asked
 
 
 def describe(step: Step) -> str:
@@ -54,5 +99,5 @@ def describe(step: Step) -> str:
 
 
 def verb(step: Step) -> str:
-    """create, patch or delete."""
+    """create, patch, delete, drain or canceldrain."""
     return type(step).__name__.lower()

@@ -86,7 +86,14 @@ class FakeCluster:
         return self._store("create", "ADDED", address, raw)
 
     async def patch(
-        self, resource: Resource, namespace: str, name: str, patch: Object, *, subresource: str | None = None
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Object,
+        *,
+        subresource: str | None = None,
+        by_keys: bool = False,
     ) -> Object:
         self._fail("patch", resource)
         address = Address(resource.plural, namespace, name)
@@ -94,21 +101,23 @@ class FakeCluster:
         _check_preconditions(old, patch.get("metadata", {}))
         part = {key: value for key, value in patch.items() if (key == "status") == (subresource == "status")}
         part.pop("metadata", None) if subresource else None
-        raw = merge_patch(old, part)
+        raw = merge_patch(old, _by_type(old, part) if by_keys else part)
         if raw == old:
             return copy.deepcopy(old)
         if raw.get("spec") != old.get("spec") and "generation" in old["metadata"]:
             raw["metadata"]["generation"] += 1
         return self._store(f"patch/{subresource}" if subresource else "patch", "MODIFIED", address, raw)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str) -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, grace_s: int | None = None
+    ) -> None:
         self._fail("delete", resource)
         address = Address(resource.plural, namespace, name)
         raw = self._existing(address)
         _check_preconditions(raw, {"uid": uid})
         if resource is POD:
             if "deletionTimestamp" not in raw["metadata"]:
-                self._mark_deleted(address, "delete")
+                self._mark_deleted(address, "delete", grace_s)
             return
         self.writes.append(Write("delete", address.plural, address.name))
         self._remove(address)
@@ -130,8 +139,8 @@ class FakeCluster:
                 continue
             if "deletionTimestamp" in raw["metadata"]:
                 self.finish_pod(address.namespace, address.name)
-            elif raw["status"].get("phase") != "Failed" and raw["status"] != ready_status():
-                self.set_pod(address.namespace, address.name, ready_status(), node="node-1")
+            elif raw["status"].get("phase") != "Failed" and raw["status"] != (wanted := _running(raw)):
+                self.set_pod(address.namespace, address.name, wanted, node="node-1")
 
     def finish_pod(self, namespace: str, name: str) -> None:
         """The pod's containers have ended, or its node was removed: the object goes."""
@@ -166,9 +175,9 @@ class FakeCluster:
         self._notify(event, raw)
         return copy.deepcopy(raw)
 
-    def _mark_deleted(self, address: Address, verb: str | None) -> None:
+    def _mark_deleted(self, address: Address, verb: str | None, grace_s: int | None = None) -> None:
         raw = copy.deepcopy(self.objects[address])
-        grace = raw["spec"].get("terminationGracePeriodSeconds", 30)
+        grace = raw["spec"].get("terminationGracePeriodSeconds", 30) if grace_s is None else grace_s
         raw["metadata"]["deletionTimestamp"] = timestamp(self.now + timedelta(seconds=grace))
         self._store(verb, "MODIFIED", address, raw)
 
@@ -326,6 +335,26 @@ def ready_status(now: datetime = START) -> Object:
             }
         ],
     }
+
+
+def _running(raw: Object) -> Object:
+    """The status that the kubelet gives to a pod whose engine is ready, as far as its readiness gate is open."""
+    status = ready_status()
+    gates = [condition for condition in raw["status"].get("conditions", ()) if condition["type"] == labels.SERVING_GATE]
+    is_open = not raw["spec"].get("readinessGates") or any(gate["status"] == "True" for gate in gates)
+    status["conditions"][-1]["status"] = str(is_open)
+    status["conditions"] += gates
+    return status | {"podIP": f"10.0.0.{raw['metadata']['uid'].removeprefix('uid-')}"}
+
+
+def _by_type(old: Object, patch: Object) -> Object:
+    """A strategic merge patch of conditions as the merge patch that does the same."""
+    patch = copy.deepcopy(patch)
+    new = {condition["type"]: condition for condition in patch.get("status", {}).get("conditions", ())}
+    if new:
+        kept = [item for item in old.get("status", {}).get("conditions", ()) if item["type"] not in new]
+        patch["status"]["conditions"] = [*kept, *new.values()]
+    return patch
 
 
 def engine_status(state: Object, last_end: Object | None = None) -> Object:

@@ -125,7 +125,7 @@ class PodStatus(StatusModel):
     max_num_seqs: Count | None = None
     """Its running cap, as its engine reports it."""
     in_flight: Count | None = None
-    """Its running and waiting requests while it drains."""
+    """Requests that it still serves while it drains: exact up to 2, then rounded up to 5, 10, 20, 50 and so on."""
     restarts: Count = 0
     """How often its engine was restarted."""
     reason: ShortText | None = None
