@@ -53,6 +53,11 @@ class ModelInfo:
     vocab_size: int
     """Width of the logits; every token id in a request must be below it."""
     eos_token_ids: tuple[int, ...]
+    precision: Precision = Precision.BF16
+    """Of the sealed frames of requests that ask for none."""
+    longest_kv: Mapping[Precision, int] | None = None
+    """Precisions that the engine can keep KV in, and how many tokens of one request the whole pool holds in each;
+    None: all of them, at any length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

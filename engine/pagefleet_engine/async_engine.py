@@ -241,5 +241,5 @@ async def start_engine(arguments: EngineArguments) -> AsyncEngine:
 
     built = await asyncio.to_thread(build_core, arguments)
     return AsyncEngine(
-        built.core, model_info=built.model_info, tokenizer=built.tokenizer, precision=arguments.kv_cache_dtype
+        built.core, model_info=built.model_info, tokenizer=built.tokenizer, precision=built.model_info.precision
     )

@@ -76,6 +76,8 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
         max_model_len=plan.num_positions,
         vocab_size=checkpoint.config.vocab_size,
         eos_token_ids=tokenizer.eos_token_ids,
+        precision=arguments.kv_cache_dtype,
+        longest_kv=longest_kv(plan, layout),
     )
     return BuiltEngine(core=core, model_info=info, tokenizer=tokenizer)
 
@@ -107,6 +109,14 @@ def plan_runner(
         num_frames=pool_frames(arguments, layout, plan.num_positions, free_bytes // size),
         num_host_frames=int(arguments.swap_space * 2**30) // size // layout.frame_bytes,
     )
+
+
+def longest_kv(plan: RunnerPlan, layout: FrameLayout) -> dict[Precision, int]:
+    """Tokens of one request that the whole pool holds, by precision that frames can be sealed in."""
+    sizes = GroupSizes(layout)
+    kept = [Precision.BF16] if plan.dtype is torch.float32 else list(Precision)
+    # the KV of a request's last token is never computed
+    return {precision: sizes.longest(plan.num_frames, precision) + 1 for precision in kept}
 
 
 def start_executor(plan: RunnerPlan, checkpoint: Checkpoint, size: int) -> Executor:

@@ -40,6 +40,7 @@ class Metric(StrEnum):
     DEMOTED_FRAMES = "pagefleet:demoted_frames_total"
     REFUSED = "pagefleet:requests_refused_total"
     LIMITS = "pagefleet:request_limits"
+    ROUTE_REQUESTS = "pagefleet:route_requests_total"
 
 
 ALIASES: Final[dict[str, Metric]] = {
@@ -97,6 +98,7 @@ HELP: Final[dict[Metric, str]] = {
     Metric.EVICTED_FRAMES: "Cached frames that nobody held and that made room.",
     Metric.DEMOTED_FRAMES: "BF16 frames that became part of an FP8 frame under pressure.",
     Metric.REFUSED: "Requests refused before they ran, by reason.",
+    Metric.ROUTE_REQUESTS: "Prompts that began to be answered, by route and by the precision of their KV.",
     Metric.LIMITS: "Bounds on what a client may send or hold open, by name; bytes, counts or seconds.",
 }
 

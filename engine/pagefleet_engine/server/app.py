@@ -82,8 +82,8 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 def _add_model_routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models")
     async def models() -> Response:
-        """The served names; all of them are the same model."""
-        return JsonResponse({"object": "list", "data": [_model(service, name) for name in service.served_names]})
+        """The served names and the routes' aliases; all of them are the same model."""
+        return JsonResponse({"object": "list", "data": [_model(service, name) for name in service.routes.names]})
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:

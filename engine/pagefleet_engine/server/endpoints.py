@@ -8,6 +8,7 @@ from uuid import uuid4
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pagefleet_engine.request import SamplingParams
 from pagefleet_engine.server.body import read_json
 from pagefleet_engine.server.errors import invalid
 from pagefleet_engine.server.inputs import (
@@ -19,7 +20,7 @@ from pagefleet_engine.server.inputs import (
     check_stream_options,
     check_token_ids,
 )
-from pagefleet_engine.server.job import Job, fit_length, spread, wants
+from pagefleet_engine.server.job import Job, PromptPlan, fit_length, spread, wants
 from pagefleet_engine.server.responding import JsonResponse, respond
 from pagefleet_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, parse_body
 from pagefleet_engine.server.service import Service
@@ -35,12 +36,12 @@ async def chat(request: Request, service: Service) -> Response:
     engine = service.engine
     sampling = build_sampling(body, service.limits, engine.model_info.vocab_size)
     ids = await _tokenize_messages(service, messages, add_generation_prompt=body.add_generation_prompt is not False)
-    sampling = fit_length(sampling, len(ids), service.max_model_len(), param="messages")
+    plan = _plan(service, model, ids, sampling, param="messages")
     job = Job(
         id=f"chatcmpl-{uuid4().hex}",
         created=int(service.unix_time()),
         model=model,
-        choices=spread([(ids, sampling, "")]),
+        choices=spread([plan]),
         num_prompt_tokens=len(ids),
         **wants(body),
     )
@@ -59,10 +60,8 @@ async def completions(request: Request, service: Service) -> Response:
         message = f"n: {sampling.n} choices for {len(prompts)} prompts; at most {service.limits.choices} in all"
         raise invalid(message, param="n")
     tokenised = await _tokenize_prompts(service, prompts, add_special_tokens=body.add_special_tokens is not False)
-    longest = service.max_model_len()
     plans = [
-        (ids, fit_length(sampling, len(ids), longest, param="prompt"), text if body.echo else "")
-        for ids, text in tokenised
+        _plan(service, model, ids, sampling, param="prompt", echo=text if body.echo else "") for ids, text in tokenised
     ]
     job = Job(
         id=f"cmpl-{uuid4().hex}",
@@ -107,6 +106,15 @@ async def detokenize(request: Request, service: Service) -> Response:
         lambda: engine.tokenizer.decode(body.tokens, skip_special_tokens=False), param="tokens"
     )
     return JsonResponse({"prompt": text})
+
+
+def _plan(
+    service: Service, model: str, ids: tuple[int, ...], sampling: SamplingParams, *, param: str, echo: str = ""
+) -> PromptPlan:
+    """Gives the answer its length and asks the route. Raises `ApiError` when prompt and answer do not fit."""
+    sampling = fit_length(sampling, len(ids), service.max_model_len(), param=param)
+    pick = service.routes.pick(model, len(ids) + (sampling.max_tokens or 0))
+    return PromptPlan(prompt_ids=ids, sampling=sampling, pick=pick, echo=echo)
 
 
 async def _tokenize_messages(

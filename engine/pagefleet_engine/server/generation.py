@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from uuid import uuid4
 
-from pagefleet_engine.api import TokenOutput
+from pagefleet_engine.api import RequestOptions, TokenOutput
 from pagefleet_engine.errors import EngineDead, QueueFull, RequestRefused
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.answer import Answer, Delta
@@ -62,11 +61,16 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
         include_stop=job.include_stop,
     )
     timer = RequestTimer(service.metrics, arrived_at=service.monotonic())
+    began = False
     reason = FinishReason.ABORT  # what is true when nobody gets to say otherwise
-    outputs = engine.generate(f"{job.id}-{choice.index}-{uuid4().hex[:8]}", choice.prompt_ids, choice.sampling)
+    options = RequestOptions(precision=choice.pick.precision, allow_demotion=choice.pick.allow_demotion)
+    outputs = engine.generate(f"{job.id}-{choice.index}", choice.prompt_ids, choice.sampling, options)
     try:
         async with aclosing(outputs):
             async for output in outputs:
+                if not began and choice.index == choice.leader:
+                    service.metrics.count_route(choice.pick.route, choice.pick.precision)
+                began = True
                 timer.tokens(len(output.token_ids), now=service.monotonic())
                 delta = answer.add(output)
                 reason = delta.finish_reason or reason

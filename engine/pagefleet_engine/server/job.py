@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pagefleet_engine.request import SamplingParams
 from pagefleet_engine.server.errors import context_overflow
+from pagefleet_engine.server.routes import RoutePick
 from pagefleet_engine.server.schemas import GenerationBody
 
 
@@ -16,6 +18,9 @@ class Choice:
     index: int
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
+    pick: RoutePick
+    leader: int
+    """Index of the first choice of the same prompt, whose frames the others share; its own for that one."""
     echo: str = ""
     """Text of the prompt, where the answer begins with it."""
 
@@ -58,12 +63,29 @@ def fit_length(sampling: SamplingParams, num_prompt: int, max_model_len: int, *,
     return sampling if wanted is not None else replace(sampling, max_tokens=max_model_len - num_prompt)
 
 
-def spread(prompts: list[tuple[tuple[int, ...], SamplingParams, str]]) -> tuple[Choice, ...]:
-    """`n` choices per prompt (ids, sampling, echo), numbered through; choice i of a prompt samples with `seed + i`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptPlan:
+    """One prompt of a job: its ids, how to sample after it, and what its route has decided."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    pick: RoutePick
+    echo: str = ""
+
+
+def spread(plans: Sequence[PromptPlan]) -> tuple[Choice, ...]:
+    """`n` choices per prompt, numbered through; choice i of a prompt samples with `seed + i`."""
     return tuple(
-        Choice(index=position * sampling.n + i, prompt_ids=ids, sampling=_nth(sampling, i), echo=echo)
-        for position, (ids, sampling, echo) in enumerate(prompts)
-        for i in range(sampling.n)
+        Choice(
+            index=position * plan.sampling.n + i,
+            prompt_ids=plan.prompt_ids,
+            sampling=_nth(plan.sampling, i),
+            pick=plan.pick,
+            leader=position * plan.sampling.n,
+            echo=plan.echo,
+        )
+        for position, plan in enumerate(plans)
+        for i in range(plan.sampling.n)
     )
 
 

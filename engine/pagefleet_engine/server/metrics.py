@@ -6,7 +6,7 @@ served name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from prometheus_client import CollectorRegistry
@@ -17,6 +17,7 @@ from prometheus_client.metrics import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from pagefleet_engine.api import EngineStats
+from pagefleet_engine.contract.control import RouteConfig
 from pagefleet_engine.contract.metrics import ALIASES, HELP, LATENCY_BUCKETS_S, Metric
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.request import FinishReason
@@ -44,7 +45,13 @@ class ServerMetrics:
             for name, buckets in LATENCY_BUCKETS_S.items()
         }
         self._limits = Gauge(Metric.LIMITS, HELP[Metric.LIMITS], [_LABEL, "limit"], registry=None)
-        own: list[_Own] = [self._finished, self._refused, self._limits, *self._histograms.values()]
+        self._by_route = Counter(
+            _family(Metric.ROUTE_REQUESTS),
+            HELP[Metric.ROUTE_REQUESTS],
+            [_LABEL, "route", "precision"],
+            registry=None,
+        )
+        own: list[_Own] = [self._finished, self._refused, self._limits, self._by_route, *self._histograms.values()]
         for collector in own:
             self._registry.register(_Plain(collector))
 
@@ -59,6 +66,16 @@ class ServerMetrics:
             histogram.labels(name)
         for limit, bound in self._bounds.items():
             self._limits.labels(name, limit).set(bound)
+
+    def set_routes(self, routes: Iterable[RouteConfig]) -> None:
+        """The series of these routes exist from now on, in every precision that a request of theirs can have."""
+        for route in routes:
+            for precision in (route.precision, route.control_precision):
+                self._by_route.labels(self._model, route.name, precision)
+
+    def count_route(self, route: str, precision: Precision) -> None:
+        """A prompt of this route has begun to be answered."""
+        self._by_route.labels(self._model, route, precision).inc()
 
     def count_finished(self, reason: FinishReason) -> None:
         self._finished.labels(self._model, reason).inc()

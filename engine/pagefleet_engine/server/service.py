@@ -12,6 +12,7 @@ from pagefleet_engine.server.lifecycle import Lifecycle, Phase
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.metrics import ServerMetrics
 from pagefleet_engine.server.progress import DEFAULT_BUDGET_S, Progress
+from pagefleet_engine.server.routes import Routes, RouteTable, default_route
 from pagefleet_engine.server.text import TextWorkers
 
 
@@ -21,6 +22,7 @@ class Service:
 
     limits: Limits
     served_names: tuple[str, ...] = ()
+    """Names of the model itself, the first of which is its id; those of routes come on top."""
     progress_budget_s: float = DEFAULT_BUDGET_S
     monotonic: Callable[[], float] = time.monotonic
     unix_time: Callable[[], float] = time.time
@@ -29,6 +31,7 @@ class Service:
     text: TextWorkers = field(init=False)
     progress: Progress = field(init=False)
     started_at: int = field(init=False)
+    _routes: RouteTable | None = field(init=False, default=None)
     _engine: Engine | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -37,11 +40,15 @@ class Service:
         self.progress = Progress(budget_s=self.progress_budget_s, now=self.monotonic())
         self.started_at = int(self.unix_time())
 
-    def attach(self, engine: Engine) -> None:
-        """The engine has answered its warm-up: from now on requests are served."""
+    def attach(self, engine: Engine, routes: Routes = ()) -> None:
+        """The engine has answered its warm-up: from now on requests are served, by these routes if there are any."""
         self._engine = engine
         self.served_names = self.served_names or (engine.model_info.id,)
         self.metrics.set_model(self.served_names[0])
+        info = engine.model_info
+        routes = routes or (default_route(self.served_names[0], info.precision),)
+        self._routes = RouteTable(routes, served_names=self.served_names, longest=info.longest_kv)
+        self.metrics.set_routes(routes)
         if self.lifecycle.phase is Phase.LOADING:
             self.lifecycle.phase = Phase.READY
 
@@ -52,6 +59,18 @@ class Service:
             raise unavailable("the model is still loading: try again", "loading")
         return self._engine
 
+    @property
+    def routes(self) -> RouteTable:
+        """Raises `ApiError` (503) while there is no engine."""
+        if self._routes is None:
+            raise unavailable("the model is still loading: try again", "loading")
+        return self._routes
+
+    def set_routes(self, routes: Routes) -> None:
+        """Other routes for requests that arrive from now on."""
+        self.routes.replace(routes)
+        self.metrics.set_routes(routes)
+
     def stats(self) -> EngineStats | None:
         """None while there is no engine."""
         return None if self._engine is None else self._engine.stats()
@@ -60,8 +79,8 @@ class Service:
         """The served name that a request asks for. Raises `ApiError` (404)."""
         if wanted is None:
             return self.served_names[0]
-        if wanted not in self.served_names:
-            raise unknown_model(wanted, self.served_names)
+        if wanted not in self.routes.names:
+            raise unknown_model(wanted, self.routes.names)
         return wanted
 
     def max_model_len(self) -> int:

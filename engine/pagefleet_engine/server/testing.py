@@ -64,6 +64,7 @@ class FakeEngine:
         self.running: set[str] = set()
         self.prompts: list[tuple[int, ...]] = []
         self.sampling: list[SamplingParams] = []
+        self.options: list[RequestOptions] = []
         self.settings: list[RuntimeSettings] = []
         self.num_aborted = 0
         self._changed = asyncio.Event()
@@ -112,6 +113,7 @@ class FakeEngine:
             raise QueueFull(f"{len(self.running)} requests wait already", retry_after_s=2.5)
         self.prompts.append(tuple(prompt_ids))
         self.sampling.append(params)
+        self.options.append(options)
         self.running.add(request_id)
         finished = False
         try:
