@@ -195,6 +195,7 @@ def end_state(cluster):
         plain = copy.deepcopy(raw)
         for name in ("uid", "resourceVersion", "creationTimestamp", "ownerReferences"):
             plain["metadata"].pop(name, None)
+        plain.get("status", {}).pop("podIP", None)
         for condition in plain.get("status", {}).get("conditions", ()):
             condition.pop("lastTransitionTime", None)
         kept[address] = plain
