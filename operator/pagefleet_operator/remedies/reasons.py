@@ -1,0 +1,67 @@
+"""Why a remedy did something, or deliberately nothing, in one word each."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RemedyReason(StrEnum):
+    """Reasons of changes."""
+
+    REQUESTS_SWAPPED = "RequestsSwapped"
+    """Running requests had to make room: the cap is too high for the pool."""
+    TOKENS_TOO_SLOW = "TokensTooSlow"
+    """Time between tokens above its target."""
+    LAST_GOOD_RESTORED = "LastGoodRestored"
+    """A raise made things worse and is taken back."""
+    QUEUE_WITH_ROOM = "QueueWithRoom"
+    """Requests wait although there is room: this pod tries a higher cap."""
+    CANARY_HELD = "CanaryHeld"
+    """The first pod held its raise: the others follow."""
+    QUIET_AGAIN = "QuietAgain"
+    """No pressure for long: back towards the cap that the spec starts with."""
+    CAP_REAPPLIED = "CapReapplied"
+    """An engine had another cap than the desired one, for example after a restart."""
+    LENGTH_LOWERED = "LengthLowered"
+    """The cap is at its minimum and requests are still swapped."""
+    LENGTH_RESTORED = "LengthRestored"
+    """No pressure for long: longer requests are accepted again."""
+    LENGTH_REAPPLIED = "LengthReapplied"
+    """An engine had another length limit than the desired one."""
+    OUT_OF_BOUNDS = "OutOfBounds"
+    """The spec's bounds moved, or a value was outside of them."""
+    QUEUE_ABOVE_TARGET = "QueueAboveTarget"
+    """More requests wait per replica than the target says, and no cap can help."""
+    REQUESTS_REFUSED = "RequestsRefused"
+    """Requests were answered with 429."""
+    FIRST_TOKEN_TOO_SLOW = "FirstTokenTooSlow"
+    """Time to the first token above its target."""
+    ALERT_FIRED = "AlertFired"
+    """Somebody's alert asked for a replica."""
+    REPLICA_NOT_NEEDED = "ReplicaNotNeeded"
+    """Fewer replicas would still hold the targets, and have for the stabilisation window."""
+
+
+class HoldReason(StrEnum):
+    """Reasons for doing nothing although something would like to be done, or is not known well enough."""
+
+    METRICS_MISSING = "MetricsMissing"
+    METRICS_STALE = "MetricsStale"
+    METRICS_INVALID = "MetricsInvalid"
+    WINDOW_FILLING = "WindowFilling"
+    """Not looked at for long enough, for example after a start of the operator or of an engine."""
+    CAP_SETTLING = "CapSettling"
+    """A cut drains down; the next step waits until running <= cap."""
+    CANARY_RUNNING = "CanaryRunning"
+    TURNED_RECENTLY = "TurnedRecently"
+    """The value changed its direction too often of late."""
+    LENGTH_UNKNOWN = "LengthUnknown"
+    """The length remedy needs `engine.maxModelLen` to return to."""
+    REPLICA_STARTING = "ReplicaStarting"
+    POD_DRAINING = "PodDraining"
+    AT_MINIMUM = "AtMinimum"
+    AT_MAXIMUM = "AtMaximum"
+    STABILIZING = "Stabilizing"
+    POLICY_LIMIT = "PolicyLimit"
+    FOREIGN_AUTOSCALER = "ForeignAutoscaler"
+    NO_READY_POD = "NoReadyPod"
