@@ -40,6 +40,30 @@ class OperatorMetrics:
         self.watch_restarts = Counter(
             "pagefleet_operator_watch_restarts", "Times the watches ended.", registry=registry
         )
+        self.alerts = Counter(
+            "pagefleet_operator_alert_notifications",
+            "Notifications of Alertmanager's, by what became of them.",
+            ["result"],
+            registry=registry,
+        )
+        self.scrapes = Counter(
+            "pagefleet_operator_engine_scrapes", "Looks at an engine's metrics.", ["result"], registry=registry
+        )
+        self.changes = Counter(
+            "pagefleet_operator_engine_changes", "Changes asked of engines.", ["result"], registry=registry
+        )
+        self.decisions = Counter(
+            "pagefleet_operator_decisions",
+            "Decisions, by remedy and reason; advisory ones were only recorded.",
+            ["remedy", "reason", "advisory"],
+            registry=registry,
+        )
+        self.holds = Gauge(
+            "pagefleet_operator_holds",
+            "Services for which a remedy does nothing for this reason now.",
+            ["remedy", "reason"],
+            registry=registry,
+        )
         info = Gauge(
             "pagefleet_operator_build_info", "Always 1; the label is the version.", ["version"], registry=registry
         )

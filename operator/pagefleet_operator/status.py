@@ -107,7 +107,7 @@ def coarse(count: int) -> int:
     """A count as status shows it: exact up to 2, then the next of 5, 10, 20, 50, … so that few changes are written."""
     if count <= 2:
         return count
-    magnitude = 10 ** (len(str(count)) - 1)
+    magnitude: int = 10 ** (len(str(count)) - 1)
     return next(step * magnitude for step in (1, 2, 5, 10) if step * magnitude >= count)
 
 
