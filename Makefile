@@ -85,6 +85,10 @@ soak-scheduler: install ## the scheduler over 20,000 random steps per configurat
 fuzz: install ## 100,000 hostile requests against the engine's API (REQUESTS=, SEED=)
 	$(BIN)/python -m tests.engine.server.fuzz --requests $(or $(REQUESTS),100000) --seed $(or $(SEED),0)
 
+.PHONY: control-changes
+control-changes: install ## 1,000 valid and 1,000 invalid changes of the runtime configuration under load (CHANGES=)
+	PAGEFLEET_CHANGES=$(or $(CHANGES),1000) $(BIN)/python -m pytest tests/engine/server/test_live_changes.py
+
 .PHONY: lint
 lint: install ## ruff and the import contracts
 	$(BIN)/ruff check .

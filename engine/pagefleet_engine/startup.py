@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,6 +29,8 @@ from pagefleet_engine.runtime.loading import RunnerPlan, load_runner, make_runne
 from pagefleet_engine.runtime.ranks import RanksExecutor
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.scheduler import Scheduler
+from pagefleet_engine.server.control.start_file import FLAG as START_FLAG
+from pagefleet_engine.server.control.start_file import precisions_in_use, read_start
 from pagefleet_engine.text.open import open_tokenizer
 from pagefleet_engine.weights.checkpoint import Checkpoint
 from pagefleet_engine.weights.loader import WHOLE, open_checkpoint
@@ -88,7 +91,9 @@ def plan_runner(
     """Sizes of the runner on every rank, from the arguments and the memory there is. Raises `StartupError`."""
     size = arguments.tensor_parallel_size
     dtype = _DTYPES[arguments.dtype]
-    check_precision(arguments, dtype)
+    start = read_start(arguments)
+    precisions = precisions_in_use(arguments, start)
+    check_precisions(arguments, precisions, dtype)
     plan = RunnerPlan(
         model=arguments.model,
         dtype=dtype,
@@ -106,7 +111,7 @@ def plan_runner(
         raise StartupError(f"--tensor-parallel-size {size}: {error}") from error
     return replace(
         plan,
-        num_frames=pool_frames(arguments, layout, plan.num_positions, free_bytes // size),
+        num_frames=pool_frames(arguments, layout, plan.num_positions, free_bytes // size, precisions),
         num_host_frames=int(arguments.swap_space * 2**30) // size // layout.frame_bytes,
     )
 
@@ -154,22 +159,31 @@ def resolve_max_model_len(arguments: EngineArguments, config: ModelConfig) -> in
     return wanted or config.context_len
 
 
-def check_precision(arguments: EngineArguments, dtype: torch.dtype) -> None:
+def check_precisions(arguments: EngineArguments, precisions: Iterable[Precision], dtype: torch.dtype) -> None:
     """fp32 frames exist for reference numerics and cannot be sealed in another precision."""
-    if dtype is torch.float32 and arguments.kv_cache_dtype is not Precision.BF16:
-        raise StartupError(
-            f"--dtype float32 keeps K and V as they are: leave out --kv-cache-dtype {arguments.kv_cache_dtype}"
-        )
+    if dtype is not torch.float32:
+        return
+    for precision in precisions:
+        if precision is not Precision.BF16:
+            origin = "--kv-cache-dtype" if precision is arguments.kv_cache_dtype else START_FLAG
+            raise StartupError(f"--dtype float32 keeps K and V as they are: leave {precision} out of {origin}")
 
 
-def pool_frames(arguments: EngineArguments, layout: FrameLayout, max_model_len: int, free_bytes: int) -> int:
+def pool_frames(
+    arguments: EngineArguments,
+    layout: FrameLayout,
+    max_model_len: int,
+    free_bytes: int,
+    precisions: Collection[Precision] = (),
+) -> int:
     """Frames of the pool, from a byte budget or a share of the free memory.
 
     A share never takes more than every sequence of the capacity could fill. Raises `StartupError`, with the bytes it
-    would take, when one sequence of `max_model_len` does not fit.
+    would take, when one sequence of `max_model_len` does not fit in any of the precisions that the routes start with.
     """
     sizes = GroupSizes(layout)
-    one = sizes.peak_frames(max_model_len, arguments.kv_cache_dtype)
+    used = {arguments.kv_cache_dtype, *precisions}
+    one, widest = max((sizes.peak_frames(max_model_len, precision), precision) for precision in used)
     if arguments.kv_cache_memory_bytes is not None:
         frames = arguments.kv_cache_memory_bytes // layout.frame_bytes
         origin = f"--kv-cache-memory-bytes {arguments.kv_cache_memory_bytes}"
@@ -179,7 +193,7 @@ def pool_frames(arguments: EngineArguments, layout: FrameLayout, max_model_len: 
         origin = f"--gpu-memory-utilization {arguments.gpu_memory_utilization:g} of {free_bytes} free bytes"
     if frames < one:
         raise StartupError(
-            f"{origin} holds {frames} frames, but one sequence of {max_model_len} tokens takes {one}: "
+            f"{origin} holds {frames} frames, but one sequence of {max_model_len} tokens in {widest} takes {one}: "
             f"give {one * layout.frame_bytes} bytes, or lower --max-model-len"
         )
     return frames

@@ -114,6 +114,12 @@ def default_route(model: str, precision: Precision) -> RouteConfig:
 
 def check_routes(routes: Routes, info: ModelInfo) -> None:
     """Raises `ApiError` for routes that this engine cannot serve."""
+    check_names(routes)
+    check_precisions(routes, info)
+
+
+def check_names(routes: Routes) -> None:
+    """Raises `ApiError` unless `default` comes first and no name or alias is there twice."""
     if routes[0].name != DEFAULT_ROUTE:
         raise invalid(f"routes.0.name: must be {DEFAULT_ROUTE!r}, the route of the model itself", param="routes.0.name")
     for position, route in enumerate(routes):
@@ -122,14 +128,16 @@ def check_routes(routes: Routes, info: ModelInfo) -> None:
             if any(getattr(other, key) == value for other in routes[:position]):
                 where = f"routes.{position}.{key}"
                 raise invalid(f"{where}: {shorten(value)} is there twice", param=where)
+
+
+def check_precisions(routes: Routes, info: ModelInfo) -> None:
+    """Raises `ApiError` for a precision that this engine cannot keep KV in."""
+    for position, route in enumerate(routes):
         for key in ("precision", "control_precision"):
-            _check_precision(getattr(route, key), info, f"routes.{position}.{key}")
-
-
-def _check_precision(precision: Precision, info: ModelInfo, where: str) -> None:
-    if info.longest_kv is not None and precision not in info.longest_kv:
-        kept = ", ".join(info.longest_kv)
-        raise invalid(f"{where}: {precision}: this engine can keep KV in {kept} only", param=where)
+            precision, where = getattr(route, key), f"routes.{position}.{key}"
+            if info.longest_kv is not None and precision not in info.longest_kv:
+                kept = ", ".join(info.longest_kv)
+                raise invalid(f"{where}: {precision}: this engine can keep KV in {kept} only", param=where)
 
 
 def check_same_routes(old: Routes, new: Routes) -> None:

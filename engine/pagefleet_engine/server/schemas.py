@@ -161,4 +161,4 @@ def first_problem(error: ValidationError) -> ApiError:
     problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
     param = ".".join(str(part)[:80] for part in problem["loc"])
     message = "is required" if problem["type"] == "missing" else problem["msg"][0].lower() + problem["msg"][1:]
-    return invalid(f"{param}: {message}", param=param)
+    return invalid(f"{param}: {message}" if param else message, param=param or None)

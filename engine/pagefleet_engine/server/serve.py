@@ -14,7 +14,10 @@ from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.app import create_app
+from pagefleet_engine.server.control.opening import Opening
 from pagefleet_engine.server.control.side import ControlSide, build_control_side
+from pagefleet_engine.server.control.start_file import read_start
+from pagefleet_engine.server.control.state_file import StateFile
 from pagefleet_engine.server.drain import Drain, StopSignals
 from pagefleet_engine.server.http import HttpServer
 from pagefleet_engine.server.limits import Limits
@@ -50,6 +53,7 @@ class Process:
     service: Service
     drain: Drain
     control: ControlSide | None
+    opening: Opening
     servers: tuple[HttpServer, ...]
     close_timeout_s: float
 
@@ -93,6 +97,8 @@ def _build(
     environ: Mapping[str, str],
     close_timeout_s: float,
 ) -> Process:
+    start = read_start(arguments)
+    state = None if arguments.state_dir is None else StateFile(Path(arguments.state_dir))
     service = Service(limits=limits, served_names=arguments.served_model_name)
     key_file = arguments.api_key_file
     api_keys = None if key_file is None else ApiKeys(Path(key_file), monotonic=service.monotonic)
@@ -107,6 +113,7 @@ def _build(
         service=service,
         drain=drain,
         control=control,
+        opening=Opening(arguments=arguments, start=start, state=state, service=service),
         servers=(public,) if control is None else (public, control.server),
         close_timeout_s=close_timeout_s,
     )
@@ -117,9 +124,13 @@ async def _load_and_run(process: Process, listening: list[asyncio.Task[None]]) -
     if engine is None:
         return Ending(reason="told to stop while loading", exit_code=0, clean=False)
     service = process.service
-    service.attach(engine)
+    try:
+        runtime = await process.opening.attach(engine)
+    except StartupError:
+        await _close(engine, process.close_timeout_s)
+        raise
     if process.control is not None:
-        process.control.attach(engine)
+        process.control.attach(runtime)
     log.info("ready: %s", _summary(service))
     watchdog = Watchdog(stats=service.stats, monotonic=service.monotonic, give_up=end_process)
     watchdog.start()

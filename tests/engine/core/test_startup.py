@@ -7,7 +7,7 @@ from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.runtime.host import _machine_available, available_bytes, quota_cores, usable_cores
-from pagefleet_engine.startup import check_precision, pool_frames, resolve_max_model_len, warm_up
+from pagefleet_engine.startup import check_precisions, pool_frames, resolve_max_model_len, warm_up
 from pagefleet_engine.testing import TINY, tiny_core, tiny_decoder
 from pagefleet_kernels.layout import FrameLayout
 
@@ -27,7 +27,7 @@ def test_a_budget_below_one_sequence_is_refused_with_the_bytes_it_takes():
     with pytest.raises(StartupError) as error:
         pool_frames(arguments(kv_cache_memory_bytes=100 * FRAME), LAYOUT, 2048, free_bytes=0)
     assert str(error.value) == (
-        f"--kv-cache-memory-bytes {100 * FRAME} holds 100 frames, but one sequence of 2048 tokens takes 128: "
+        f"--kv-cache-memory-bytes {100 * FRAME} holds 100 frames, but one sequence of 2048 tokens in bf16 takes 128: "
         f"give {128 * FRAME} bytes, or lower --max-model-len"
     )
 
@@ -56,10 +56,19 @@ def test_the_context_is_the_models_unless_a_shorter_one_is_asked_for():
 
 
 def test_fp32_frames_cannot_be_sealed():
-    check_precision(arguments(), torch.float32)
-    check_precision(arguments(kv_cache_dtype=Precision.INT8), torch.bfloat16)
-    with pytest.raises(StartupError, match="leave out --kv-cache-dtype int8"):
-        check_precision(arguments(kv_cache_dtype=Precision.INT8), torch.float32)
+    check_precisions(arguments(), {Precision.BF16}, torch.float32)
+    check_precisions(arguments(kv_cache_dtype=Precision.INT8), set(Precision), torch.bfloat16)
+    with pytest.raises(StartupError, match="leave int8 out of --kv-cache-dtype"):
+        check_precisions(arguments(kv_cache_dtype=Precision.INT8), {Precision.INT8}, torch.float32)
+    with pytest.raises(StartupError, match="leave int4 out of --runtime-config-file"):
+        check_precisions(arguments(), {Precision.BF16, Precision.INT4}, torch.float32)
+
+
+def test_the_pool_holds_one_sequence_in_every_precision_that_the_routes_start_with():
+    fp8 = arguments(kv_cache_dtype=Precision.FP8_E4M3, kv_cache_memory_bytes=100 * FRAME)
+    assert pool_frames(fp8, LAYOUT, 2048, 0, {Precision.FP8_E4M3}) == 100
+    with pytest.raises(StartupError, match="one sequence of 2048 tokens in bf16 takes 128: give"):
+        pool_frames(fp8, LAYOUT, 2048, 0, {Precision.FP8_E4M3, Precision.BF16})
 
 
 def test_warming_up_answers_one_token_and_leaves_nothing():

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pagefleet_engine.api import RuntimeSettings
 from pagefleet_engine.contract.arguments import EngineArguments
-from pagefleet_engine.contract.control import POD_UID_VARIABLE, RouteConfig, RuntimeChange, RuntimeConfig
+from pagefleet_engine.contract.control import POD_UID_VARIABLE, RouteConfig, RuntimeChange, RuntimeConfig, RuntimeStart
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.contract.tokens import render_public_key, sign
 from pagefleet_engine.errors import StartupError
@@ -24,7 +24,7 @@ from pagefleet_engine.server.testing import HOST, FakeEngine, free_port, say, un
 
 KEY = Ed25519PrivateKey.generate()
 POD = "1b9d6bcd"
-ROUTE = RouteConfig(name="default", model="none", precision=Precision.BF16)
+ROUTE = RouteConfig(name="default", model="fake", precision=Precision.BF16)
 START = {
     "generation": 1,
     "cap": 8,
@@ -38,7 +38,7 @@ CONFIG = "/v1/runtime_config"
 class Running:
     """An engine process with both ports, and a client for each."""
 
-    def __init__(self, key_file, gate=None) -> None:
+    def __init__(self, key_file, gate=None, **arguments) -> None:
         self.engine = FakeEngine(say("hello"), gate=gate, max_running=8)
         self.signals = StopSignals()
         self.arguments = EngineArguments(
@@ -50,6 +50,7 @@ class Running:
             max_num_batched_tokens=64,
             control_key_file=str(key_file),
             drain_grace=3600,
+            **arguments,
         )
         load, environ = self._load, {POD_UID_VARIABLE: POD}
         self.ending = asyncio.create_task(
@@ -141,6 +142,31 @@ WRONG = {
         "max_model_len",
         "max_model_len: 15: must be 16 to 512",
     ),
+    "routes without one": (
+        {"expected_generation": 1, "cap": 2, "routes": []},
+        "routes",
+        "routes: tuple should have at least 1 item after validation, not 0",
+    ),
+    "another alias": (
+        {"expected_generation": 1, "cap": 2, "routes": [START["routes"][0] | {"model": "else"}]},
+        "routes.0.model",
+        "routes.0.model: must stay 'fake': clients of the route send it",
+    ),
+    "a route more": (
+        {"expected_generation": 1, "routes": [START["routes"][0], START["routes"][0] | {"name": "a", "model": "a"}]},
+        "routes.1.name",
+        "routes.1.name: 'a' is no route of this engine: start a new one",
+    ),
+    "a share above 1": (
+        {"expected_generation": 1, "routes": [START["routes"][0] | {"control_share": 1.5}]},
+        "routes.0.control_share",
+        "routes.0.control_share: input should be less than or equal to 1",
+    ),
+    "a precision that nobody knows": (
+        {"expected_generation": 1, "routes": [START["routes"][0] | {"precision": "fp4"}]},
+        "routes.0.precision",
+        "routes.0.precision: input should be 'bf16', 'fp8_e4m3', 'fp8_e5m2', 'int8' or 'int4'",
+    ),
     "a budget of 65": (
         {"expected_generation": 1, "max_num_batched_tokens": 65},
         "max_num_batched_tokens",
@@ -211,3 +237,65 @@ def test_a_change_decided_on_an_older_generation_conflicts_only_if_it_asks_for_s
     assert next_config(current, RuntimeChange(expected_generation=5, cap=3)).generation == 6
     with pytest.raises(ApiError):
         next_config(current, RuntimeChange(expected_generation=4, cap=3))
+
+
+TOOLS = RouteConfig(name="tools", model="fake-tools", precision=Precision.FP8_E4M3, control_share=0.5)
+
+
+async def test_a_restarted_engine_goes_on_with_what_was_changed(key_file, tmp_path):
+    start = tmp_path / "start.json"
+    start.write_text(RuntimeStart(cap=6, routes=(ROUTE, TOOLS)).model_dump_json(exclude_none=True) + "\n")
+    files = {"runtime_config_file": str(start), "state_dir": str(tmp_path / "state")}
+    fallback = TOOLS.model_copy(update={"precision": Precision.BF16}).model_dump(mode="json")
+    first = Running(key_file, **files)
+    await first.started()
+    before = (await first.control.get(CONFIG)).json()
+    assert before == START | {"cap": 6, "routes": [ROUTE.model_dump(mode="json"), TOOLS.model_dump(mode="json")]}
+    assert first.engine.settings == [RuntimeSettings(cap=6, max_model_len=512, max_num_batched_tokens=64)]
+    change = {"expected_generation": 1, "cap": 5, "routes": [before["routes"][0], fallback]}
+    new = (await first.control.patch(CONFIG, json=change)).json()["new"]
+    assert new == before | {"generation": 2, "cap": 5, "routes": [before["routes"][0], fallback]}
+    assert await precisions_of_two(first) == [Precision.BF16, Precision.BF16]
+    await first.stop()
+    second = Running(key_file, **files)
+    await second.started()
+    assert (await second.control.get(CONFIG)).json() == new
+    assert second.engine.settings == [RuntimeSettings(cap=5, max_model_len=512, max_num_batched_tokens=64)]
+    assert await precisions_of_two(second) == [Precision.BF16, Precision.BF16]
+    await second.stop()
+
+
+async def precisions_of_two(running):
+    for _ in range(2):
+        await running.public.post("/v1/completions", json={"model": "fake-tools", "prompt": "a"})
+    return [options.precision for options in running.engine.options[-2:]]
+
+
+async def test_requests_that_run_end_as_they_began(key_file, tmp_path):
+    start = tmp_path / "start.json"
+    tools = TOOLS.model_copy(update={"control_share": 0.0})
+    start.write_text(RuntimeStart(routes=(ROUTE, tools)).model_dump_json(exclude_none=True))
+    gate = asyncio.Semaphore(0)
+    running = Running(key_file, gate=gate, runtime_config_file=str(start))
+    await running.started()
+    asking = asyncio.create_task(running.public.post("/v1/completions", json={"model": "fake-tools", "prompt": "a"}))
+    await running.engine.until(lambda: len(running.engine.running) == 1)
+    change = [ROUTE.model_dump(mode="json"), tools.model_dump(mode="json") | {"precision": "int4"}]
+    reply = await running.control.patch(CONFIG, json={"expected_generation": 1, "routes": change})
+    assert (reply.status_code, reply.json()["running"]) == (200, 1)
+    for _ in range(20):
+        gate.release()
+    assert (await asking).status_code == 200
+    await running.public.post("/v1/completions", json={"model": "fake-tools", "prompt": "a"})
+    assert [options.precision for options in running.engine.options] == [Precision.FP8_E4M3, Precision.INT4]
+    await running.stop()
+
+
+async def test_a_start_file_that_asks_for_too_much_ends_the_process(key_file, tmp_path):
+    start = tmp_path / "start.json"
+    start.write_text('{"max_model_len": 513}')
+    running = Running(key_file, runtime_config_file=str(start))
+    with pytest.raises(StartupError, match=r"^--runtime-config-file .*: max_model_len: 513: must be 16 to 512$"):
+        await running.ending
+    await running.control.aclose()
+    await running.public.aclose()

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from pagefleet_engine.api import RuntimeSettings
+from pagefleet_engine.api import ModelInfo, RuntimeSettings
 from pagefleet_engine.contract.control import RuntimeChange, RuntimeConfig
 from pagefleet_engine.server.errors import ApiError, invalid
+from pagefleet_engine.server.routes import check_routes, check_same_routes
 
-_FIELDS = ("cap", "max_model_len", "max_num_batched_tokens")
+_SETTINGS = ("cap", "max_model_len", "max_num_batched_tokens")
+_FIELDS = (*_SETTINGS, "routes")
 
 SHORTEST_CONTEXT = 16
 """As for `--max-model-len`."""
@@ -23,17 +25,31 @@ class Bounds:
     capacity: int
     max_model_len: int
     max_num_batched_tokens: int
+    info: ModelInfo
 
-    def check(self, change: RuntimeChange) -> None:
-        """Raises `ApiError` for the first value out of bounds."""
-        for name, low, high in (
-            ("cap", 1, self.capacity),
-            ("max_model_len", SHORTEST_CONTEXT, self.max_model_len),
-            ("max_num_batched_tokens", 1, self.max_num_batched_tokens),
-        ):
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Lowest and highest value of each setting."""
+        return {
+            "cap": (1, self.capacity),
+            "max_model_len": (min(SHORTEST_CONTEXT, self.max_model_len), self.max_model_len),
+            "max_num_batched_tokens": (1, self.max_num_batched_tokens),
+        }
+
+    def check_value(self, name: str, value: int) -> None:
+        """Raises `ApiError` for a setting out of bounds."""
+        low, high = self.ranges()[name]
+        if not low <= value <= high:
+            raise invalid(f"{name}: {value}: must be {low} to {high}", param=name)
+
+    def check(self, change: RuntimeChange, current: RuntimeConfig) -> None:
+        """Raises `ApiError` for the first value that cannot be put in force."""
+        for name in _SETTINGS:
             value = getattr(change, name)
-            if value is not None and not low <= value <= high:
-                raise invalid(f"{name}: {value}: must be {low} to {high}", param=name)
+            if value is not None:
+                self.check_value(name, value)
+        if change.routes is not None:
+            check_routes(change.routes, self.info)
+            check_same_routes(current.routes, change.routes)
 
 
 def next_config(current: RuntimeConfig, change: RuntimeChange) -> RuntimeConfig:
@@ -50,12 +66,16 @@ def next_config(current: RuntimeConfig, change: RuntimeChange) -> RuntimeConfig:
     return wanted.model_copy(update={"generation": current.generation + 1})
 
 
+def settings_of(config: RuntimeConfig) -> RuntimeSettings:
+    """The part of it that the engine itself keeps."""
+    return RuntimeSettings(**config.model_dump(include=set(_SETTINGS)))
+
+
 class Runtime:
     """Applies changes to an engine, one at a time."""
 
-    def __init__(
-        self, start: RuntimeConfig, bounds: Bounds, apply: Callable[[RuntimeSettings], Awaitable[None]]
-    ) -> None:
+    def __init__(self, start: RuntimeConfig, bounds: Bounds, apply: Callable[[RuntimeConfig], Awaitable[None]]) -> None:
+        """`start` is in force already; `apply` puts another one in force, or raises with nothing changed."""
         self.config = start
         self._bounds = bounds
         self._apply = apply
@@ -63,18 +83,18 @@ class Runtime:
 
     async def change(self, change: RuntimeChange) -> tuple[RuntimeConfig, RuntimeConfig]:
         """Old and new configuration, once the new one is in force. Raises `ApiError`, with nothing changed."""
-        self._bounds.check(change)
+        # Shielded: a caller that leaves must not leave us with a change applied and not recorded.
+        return await asyncio.shield(self._change(change))
+
+    async def _change(self, change: RuntimeChange) -> tuple[RuntimeConfig, RuntimeConfig]:
         async with self._one_at_a_time:
             old = self.config
+            self._bounds.check(change, old)
             new = next_config(old, change)
             if new is not old:
-                # Shielded: a caller that leaves must not leave us with a change applied and not recorded.
-                await asyncio.shield(self._apply_and_record(new))
+                await self._apply(new)
+                self.config = new
             return old, new
-
-    async def _apply_and_record(self, new: RuntimeConfig) -> None:
-        await self._apply(RuntimeSettings(**new.model_dump(include=set(_FIELDS))))
-        self.config = new
 
 
 def _conflict(change: RuntimeChange, current: RuntimeConfig) -> ApiError:

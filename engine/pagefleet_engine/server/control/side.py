@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pagefleet_engine.api import Engine
 from pagefleet_engine.contract.arguments import EngineArguments
-from pagefleet_engine.contract.control import DEFAULT_ROUTE, POD_UID_VARIABLE, RouteConfig, RuntimeConfig
+from pagefleet_engine.contract.control import POD_UID_VARIABLE
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.server.control.app import create_control_app
 from pagefleet_engine.server.control.auth import ControlTokens
-from pagefleet_engine.server.control.runtime import Bounds, Runtime
+from pagefleet_engine.server.control.runtime import Runtime
 from pagefleet_engine.server.drain import Drain
 from pagefleet_engine.server.errors import unavailable
 from pagefleet_engine.server.http import HttpServer
@@ -23,30 +22,12 @@ class ControlSide:
 
     def __init__(self, service: Service, drain: Drain, arguments: EngineArguments, tokens: ControlTokens) -> None:
         self._runtime: Runtime | None = None
-        self._arguments = arguments
         app = create_control_app(service, drain, self.runtime, tokens.check)
         self.server = HttpServer(app, host=arguments.host, port=arguments.control_port, limits=service.limits)
 
-    def attach(self, engine: Engine) -> None:
-        """The engine is there; what it was started for bounds every change."""
-        longest = engine.model_info.max_model_len
-        budget = self._arguments.max_num_batched_tokens
-        self._runtime = Runtime(
-            RuntimeConfig(
-                generation=1,
-                cap=self._arguments.initial_cap,
-                max_model_len=longest,
-                max_num_batched_tokens=budget,
-                routes=(self._default_route(),),
-            ),
-            Bounds(capacity=self._arguments.max_num_seqs, max_model_len=longest, max_num_batched_tokens=budget),
-            engine.configure,
-        )
-
-    def _default_route(self) -> RouteConfig:
-        model = self._arguments.served_model_name
-        name = model[0] if model else self._arguments.model
-        return RouteConfig(name=DEFAULT_ROUTE, model=name, precision=self._arguments.kv_cache_dtype)
+    def attach(self, runtime: Runtime) -> None:
+        """The engine is there, and can be changed."""
+        self._runtime = runtime
 
     def runtime(self) -> Runtime:
         """Raises `ApiError` (503) while the model is loading."""
