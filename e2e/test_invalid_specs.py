@@ -67,9 +67,9 @@ def create(kube, namespace):
 
 REFUSED = {
     "not-built": (
-        {"tuning": {"mode": "Auto"}},
+        {"model": VALID["spec"]["model"] | {"uri": "hf://owner/name"}},
         "NotBuilt",
-        "spec.tuning.mode: moving the running cap is not built yet: set it to Off",
+        "spec.model.uri: fetching models from a hub or registry is not built yet: use a file:// or pvc:// URI",
     ),
     "unknown-flag": (
         {"engine": VALID["spec"]["engine"] | {"extraArgs": ["--max-model-length=4"]}},

@@ -23,6 +23,11 @@ LEAVING: Final = f"{GROUP}/leaving"
 SERVING_GATE: Final = f"{GROUP}/serving"
 """Readiness gate: whether the operator wants traffic to come to a pod."""
 
+CONTROL_KEYS: Final = f"{GROUP}/control-keys"
+"""Annotation of a pod: the public keys that sign control tokens."""
+RUNTIME_CONFIG: Final = f"{GROUP}/runtime-config"
+"""Annotation of a pod: what its engine should start with, as JSON."""
+
 MANAGED_SELECTOR: Final = f"{MANAGED_BY}={MANAGER}"
 ENGINE_CONTAINER: Final = "engine"
 

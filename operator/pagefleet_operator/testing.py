@@ -241,13 +241,19 @@ class Scene:
         return self.cluster.take_writes()
 
     async def settle(self) -> None:
-        """Reconcile, and let the kubelet do its part, until nothing is written any more."""
+        """Reconcile, and let the kubelet and time do their part, until nothing is written any more."""
         for _ in range(50):
             wrote = await self.reconcile()
             self.cluster.run_kubelet()
-            if not wrote and not await self.reconcile():
+            if self._is_draining():
+                self.cluster.now += timedelta(seconds=1)
+            elif not wrote and not await self.reconcile():
                 return
         raise AssertionError("the service did not come to rest in 50 reconciles")
+
+    def _is_draining(self) -> bool:
+        pods = (self.cluster.objects[Address(POD.plural, KEY.namespace, name)] for name in self.pods())
+        return any(labels.LEAVING in pod["metadata"].get("annotations", {}) for pod in pods)
 
     async def status(self) -> Object:
         """The service's status."""

@@ -63,10 +63,10 @@ def test_a_minimal_spec_is_stored_with_every_default():
         "engine": VALID["spec"]["engine"]
         | {
             "maxNumSeqs": {"min": 1, "max": 32},
-            "kvCache": {"precision": "bf16", "memoryUtilization": "0.90", "swapSpace": "0", "blockSize": 16},
+            "kvCache": {"precision": "fp8_e4m3", "memoryUtilization": "0.90", "swapSpace": "4Gi", "blockSize": 16},
             "tensorParallelSize": 1,
         },
-        "tuning": {"mode": "Off"},
+        "tuning": {"mode": "Auto"},
         "drain": {"timeout": "5m"},
         "rollout": {"maxSurge": 0, "maxUnavailable": 1},
         "pod": {"resources": {}},

@@ -28,7 +28,8 @@ FULL = {
         "extraArgs": ["--max-num-batched-tokens", "256"],
     },
     "replicas": 3,
-    "routes": [{"name": "tools", "model": "smollm2-tools"}],
+    "routes": [{"name": "tools", "model": "smollm2-tools", "structured": "Validate"}],
+    "apiKeys": {"secretName": "smollm2-keys"},
     "drain": {"timeout": "90s"},
     "pod": {
         "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1500m", "memory": "2Gi"}},
@@ -43,6 +44,8 @@ FULL = {
     },
 }
 
+ANNOTATIONS = {"pagefleet.io/control-keys": "key", "pagefleet.io/runtime-config": "{}"}
+
 
 def spec_of(**fields):
     return LLMServiceSpec.model_validate(llm_service(**fields)["spec"])
@@ -50,7 +53,7 @@ def spec_of(**fields):
 
 MANIFESTS = {
     "pod-small": lambda: build_pod(render_pod(spec_of(), "smollm2"), OWNER, 0),
-    "pod-full": lambda: build_pod(render_pod(spec_of(**FULL), "smollm2"), OWNER, 2),
+    "pod-full": lambda: build_pod(render_pod(spec_of(**FULL), "smollm2"), OWNER, 2, ANNOTATIONS),
     "service": lambda: build_service(OWNER),
     "service-headless": lambda: build_headless_service(OWNER),
     "pdb": lambda: build_budget(OWNER, 3, 1),
@@ -124,7 +127,15 @@ def test_a_scratch_folder_of_the_user_replaces_ours():
     volumes = [{"name": "big", "emptyDir": {"sizeLimit": "10Gi"}}]
     mounts = [{"name": "big", "mountPath": "/tmp"}]
     container = render_pod(spec_of(pod={"volumes": volumes, "volumeMounts": mounts}), "smollm2")["containers"][0]
-    assert [mount["name"] for mount in container["volumeMounts"]] == ["big"]
+    assert [mount["name"] for mount in container["volumeMounts"]] == ["pagefleet-control", "pagefleet-state", "big"]
+
+
+def test_annotations_are_not_in_the_revision():
+    rendered = render_pod(spec_of(), "smollm2")
+    bare, annotated = build_pod(rendered, OWNER, 0), build_pod(rendered, OWNER, 0, ANNOTATIONS)
+    assert "annotations" not in bare["metadata"]
+    assert annotated["metadata"].pop("annotations") == ANNOTATIONS
+    assert annotated == bare
 
 
 def test_what_is_live_is_not_in_the_revision():

@@ -3,16 +3,17 @@
 import asyncio
 import random
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from pagefleet_operator.handlers import owner_key
 from pagefleet_operator.health import Health
-from pagefleet_operator.labels import Key
+from pagefleet_operator.labels import LEAVING, Key
 from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.reconcile import Reconciler
-from pagefleet_operator.resources import LLM_SERVICE
+from pagefleet_operator.resources import LLM_SERVICE, POD
 from pagefleet_operator.resync import Resync
 from pagefleet_operator.testing import FakeCluster, llm_service
 from pagefleet_operator.work_queue import WorkQueue
@@ -66,9 +67,22 @@ async def settle(operator, cluster, *, with_resync=False):
         if with_resync:
             await operator.resync.look_at_all()
         await operator.queue.settle()
-        if not cluster.take_writes():
+        if is_draining(cluster):
+            pass_time(operator, cluster)
+        elif not cluster.take_writes():
             return
     pytest.fail("the services did not come to rest")
+
+
+def is_draining(cluster):
+    pods = [raw["metadata"] for address, raw in cluster.objects.items() if address.plural == POD.plural]
+    return any(LEAVING in metadata.get("annotations", {}) for metadata in pods)
+
+
+def pass_time(operator, cluster):
+    cluster.now += timedelta(seconds=1)
+    for key in KEYS:
+        operator.queue.add(key)
 
 
 async def states(cluster):

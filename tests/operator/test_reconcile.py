@@ -21,7 +21,7 @@ async def test_a_new_service_gets_its_children_and_a_status(scene):
     assert await scene.reconcile() == [
         Write("create", "services", "smollm2"),
         Write("create", "services", "smollm2-pods"),
-        Write("create", "pods", "smollm2-5e0414-0"),
+        Write("create", "pods", "smollm2-38f068-0"),
         STATUS,
     ]
     assert await scene.condition("Ready") == ("False", "CreatingPods", "0 of 1 pods are made.")
@@ -35,7 +35,7 @@ async def test_a_ready_pod_makes_the_service_ready_and_then_nothing_is_written(s
     assert await scene.reconcile() == []
     assert await scene.reconcile() == []
     assert scene.events() == []
-    assert scene.pods() == ["smollm2-5e0414-0"]
+    assert scene.pods() == ["smollm2-38f068-0"]
     assert scene.cluster.names(SERVICE) == ["smollm2", "smollm2-pods"]
     assert scene.cluster.names(BUDGET) == []
 
@@ -72,7 +72,7 @@ async def test_the_columns_of_a_settled_service(scene):
     status = await scene.status()
     assert status["replicasSummary"] == "2/2"
     assert status["tuning"] == {"maxNumSeqs": 8, "capacity": 16}
-    assert status["kvCache"] == {"precision": "bf16"}
+    assert status["kvCache"] == {"precision": "fp8_e4m3"}
     assert status["selector"] == "pagefleet.io/service=smollm2"
     assert status["url"] == "http://smollm2.models.svc:8000"
     counts = ("replicas", "desiredReplicas", "readyReplicas", "updatedReplicas", "observedGeneration")
@@ -87,7 +87,7 @@ async def test_scaling_up_and_down_also_makes_and_removes_the_budget(scene):
     assert scene.cluster.names(BUDGET) == ["smollm2"]
     await scene.edit(replicas=1)
     await scene.settle()
-    assert scene.pods() == ["smollm2-5e0414-0"]
+    assert scene.pods() == ["smollm2-38f068-0"]
     assert scene.cluster.names(BUDGET) == []
 
 
@@ -103,10 +103,11 @@ async def test_a_change_replaces_pods_one_by_one(scene):
     before = set(scene.pods())
     await scene.edit(engine=OTHER_IMAGE)
     ready = []
-    for _ in range(20):
+    for _ in range(30):
         await scene.reconcile()
         status = await scene.status()
         scene.cluster.run_kubelet()
+        scene.cluster.now += timedelta(seconds=1)
         ready.append(status["readyReplicas"])
     assert min(ready) == 2
     assert ready[-1] == 3
@@ -129,7 +130,7 @@ async def test_a_pod_that_is_deleted_by_hand_is_replaced_under_another_name(scen
     raw = await scene.cluster.get(POD, "models", lost)
     await scene.cluster.delete(POD, "models", lost, uid=raw["metadata"]["uid"])
     scene.cluster.take_writes()
-    assert await scene.reconcile() == [Write("create", "pods", "smollm2-5e0414-1"), STATUS]
+    assert await scene.reconcile() == [Write("create", "pods", "smollm2-38f068-1"), STATUS]
 
 
 async def test_paused_reports_and_changes_nothing(scene):
@@ -180,5 +181,5 @@ async def test_a_service_that_is_made_again_waits_for_no_name(scene):
     raw = await scene.cluster.get(LLM_SERVICE, *KEY)
     await scene.cluster.delete(LLM_SERVICE, *KEY, uid=raw["metadata"]["uid"])
     await scene.make()
-    assert Write("create", "pods", "smollm2-5e0414-1") in await scene.reconcile()
+    assert Write("create", "pods", "smollm2-38f068-1") in await scene.reconcile()
     assert await scene.says("Degraded") == ("False", "AsExpected")

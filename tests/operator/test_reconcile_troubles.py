@@ -23,7 +23,7 @@ async def test_a_crashing_pod_is_kept_and_its_last_words_are_told(scene):
     pod = scene.only_pod()
     message = "loading weights\nRuntimeError: boom"
     scene.set_pod(engine_status({"waiting": {"reason": "CrashLoopBackOff"}}, {"exitCode": 1, "message": message}))
-    assert await scene.reconcile() == [STATUS]
+    assert await scene.reconcile() == [Write("patch/status", "pods", pod), STATUS]
     want = f"{pod}: the engine ended with exit code 1: RuntimeError: boom"
     assert await scene.condition("Ready") == ("False", "CrashLoopBackOff", want)
     assert scene.only_pod() == pod
@@ -70,7 +70,7 @@ async def test_a_bad_change_keeps_the_old_pods_serving(scene):
     await scene.make_settled(replicas=2, rollout={"maxSurge": 1, "maxUnavailable": 0})
     await scene.edit(engine=OTHER_IMAGE)
     await scene.reconcile()
-    (new,) = [name for name in scene.pods() if "5e0414" not in name]
+    (new,) = [name for name in scene.pods() if "38f068" not in name]
     scene.set_pod(engine_status({"waiting": {"reason": "ErrImagePull", "message": "not found"}}), new)
     for _ in range(5):
         await scene.reconcile()
@@ -88,7 +88,7 @@ async def test_a_failed_pod_is_replaced_but_not_in_a_hurry(scene):
     scene.cluster.now += timedelta(seconds=11)
     assert await scene.reconcile() == [
         Write("delete", "pods", name),
-        Write("create", "pods", "smollm2-5e0414-1"),
+        Write("create", "pods", "smollm2-38f068-1"),
     ]
 
 
@@ -114,9 +114,9 @@ INVALID = {
         "spec.rollout: maxSurge and maxUnavailable must not both be 0: no pod could ever be replaced",
     ),
     "a field that is not built": (
-        {"engine": OTHER_IMAGE | {"kvCache": {"precision": "int4"}}},
+        {"model": {"uri": "hf://owner/name", "name": "smollm2"}},
         "NotBuilt",
-        "spec.engine.kvCache.precision: keeping sealed frames in another precision is not built yet: set it to bf16",
+        "spec.model.uri: fetching models from a hub or registry is not built yet: use a file:// or pvc:// URI",
     ),
 }
 
@@ -157,12 +157,12 @@ async def test_a_service_of_somebody_else_is_left_alone_and_reported(scene):
 
 
 async def test_a_pod_of_somebody_else_is_left_alone_and_reported(scene):
-    await scene.cluster.create(POD, {"metadata": {"name": "smollm2-5e0414-0", "namespace": "models"}, "spec": {}})
+    await scene.cluster.create(POD, {"metadata": {"name": "smollm2-38f068-0", "namespace": "models"}, "spec": {}})
     await scene.make()
     await scene.reconcile()
     status, reason, message = await scene.condition("Degraded")
     assert (status, reason) == ("True", "NameTaken")
-    assert message.startswith("Pod smollm2-5e0414-0 exists and was not made for this service")
+    assert message.startswith("Pod smollm2-38f068-0 exists and was not made for this service")
     scene.cluster.take_writes()
     assert await scene.reconcile() == []
 
@@ -236,7 +236,7 @@ async def test_a_spec_that_changed_meanwhile_costs_another_look_and_no_lie(scene
 async def test_a_pod_that_is_gone_already_costs_another_look(scene):
     await scene.make_settled(replicas=2)
     await scene.edit(replicas=1)
-    scene.cluster.fail_next("delete", "pods", NotFoundError(404, "NotFound", "gone"))
+    scene.cluster.fail_next("patch", "pods", NotFoundError(404, "NotFound", "gone"))
     assert await scene.reconciler(KEY) == timedelta(milliseconds=100)
 
 

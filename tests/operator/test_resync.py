@@ -34,8 +34,9 @@ async def settle(cluster, key):
     reconciler = Reconciler(
         cluster=cluster, metrics=OperatorMetrics(CollectorRegistry()), clock=lambda: cluster.now, identity="test"
     )
-    await reconciler(key)
-    cluster.run_kubelet()
+    for _ in range(2):
+        await reconciler(key)
+        cluster.run_kubelet()
     await reconciler(key)
 
 

@@ -79,7 +79,7 @@ class MaxNumSeqs(ApiModel):
 class KvCacheSpec(ApiModel):
     """The pool of KV frames of each engine."""
 
-    precision: Precision = Precision.BF16
+    precision: Precision = Precision.FP8_E4M3
     """The precision of sealed frames."""
     memory_utilization: MemoryShare = "0.90"
     """The share of the device's memory that an engine may use, for weights and frames together. Not used when `size`
@@ -87,8 +87,10 @@ class KvCacheSpec(ApiModel):
     size: PoolSize | None = None
     """A pool of exactly this many bytes, for example on CPU. Absent: what `memoryUtilization` leaves after the
     weights."""
-    swap_space: Quantity = "0"
-    """Host memory for the frames of preempted requests and for cached prefixes."""
+    swap_space: Quantity = "4Gi"
+    """Host memory for the frames of preempted requests and for cached prefixes. An engine takes at most a quarter of
+    the memory that its container may use, or of the node's free memory where it has no limit, and says so in its log.
+    The memory is part of the container's use: count it in `pod.resources.limits.memory`."""
     block_size: Literal[8, 16, 32, 64] = 16
     """Tokens of a BF16 frame."""
 

@@ -1,7 +1,6 @@
 """Which edit of a spec takes effect on running pods, and which one replaces them.
 
-Pure data, complete: a test walks the schema, and another renders pods to see that the table tells the truth. What a
-field will do once it is built counts for fields in `unbuilt.py`.
+Pure data, complete: a test walks the schema, and another renders pods to see that the table tells the truth.
 """
 
 from __future__ import annotations

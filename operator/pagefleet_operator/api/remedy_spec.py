@@ -9,6 +9,7 @@ from pydantic import Field
 
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_operator.api.base import ApiModel, Rule
+from pagefleet_operator.api.quantities import parse_share
 from pagefleet_operator.api.scalars import (
     MAX_REPLICAS,
     ControlShare,
@@ -21,6 +22,8 @@ from pagefleet_operator.api.scalars import (
 
 DEFAULT_ROUTE: Final = "default"
 """The route of requests for the model itself."""
+DEFAULT_CONTROL_SHARE: Final = 0.05
+"""Of a route whose precision may be moved."""
 
 
 class Mode(StrEnum):
@@ -125,7 +128,7 @@ class LengthTuning(ApiModel):
 class TuningSpec(ApiModel):
     """Lets the operator move the engines' running cap within `engine.maxNumSeqs`."""
 
-    mode: Mode = Mode.OFF
+    mode: Mode = Mode.AUTO
     """Auto acts, Advisory records what it would have done, Off leaves the cap alone."""
     max_model_len: LengthTuning | None = None
     """Allows lowering the length of new requests when the cap is at its minimum and frames are still swapped."""
@@ -134,12 +137,14 @@ class TuningSpec(ApiModel):
 class KvPrecisionSpec(ApiModel):
     """When a route leaves the engine's KV precision."""
 
-    policy: Mode = Mode.OFF
-    """Auto acts, Advisory records what it would have done, Off keeps the engine's precision."""
+    policy: Mode | None = None
+    """Auto acts, Advisory records what it would have done, Off keeps the engine's precision. Absent: Auto on a route
+    with `structured: Validate`, else Off."""
     fallback: Precision = Precision.BF16
     """The precision to fall back to; never a coarser one than the engine's."""
-    control_share: ControlShare = "0"
-    """Share of the route's requests that run in the fallback precision all the time, to compare with."""
+    control_share: ControlShare | None = None
+    """Share of the route's requests that run in the fallback precision all the time, to compare with. Absent: 0.05
+    unless the policy is Off, else 0."""
     allow_demotion: bool = False
     """Whether sealed BF16 frames of this route may be made FP8 under pressure."""
     fp8_max_context: Annotated[int, Field(ge=16, le=10_000_000)] | None = None
@@ -183,9 +188,23 @@ class RouteSpec(ApiModel):
             holds=lambda route: route.name != DEFAULT_ROUTE,
         ),
         Rule(
-            cel="self.kvPrecision.policy == 'Off' || self.structured == 'Validate'",
+            cel="!has(self.kvPrecision.policy) || self.kvPrecision.policy == 'Off' || self.structured == 'Validate'",
             message="kvPrecision.policy acts on counted schema failures: set structured to Validate, or policy to Off",
             field="structured",
-            holds=lambda route: route.kv_precision.policy is Mode.OFF or route.structured == "Validate",
+            holds=lambda route: route.kv_precision.policy in (None, Mode.OFF) or route.structured == "Validate",
         ),
     )
+
+    @property
+    def policy(self) -> Mode:
+        """The policy, filled in where it is absent."""
+        if self.kv_precision.policy is not None:
+            return self.kv_precision.policy
+        return Mode.AUTO if self.structured == "Validate" else Mode.OFF
+
+    @property
+    def control_share(self) -> float:
+        """The control share, filled in where it is absent."""
+        if self.kv_precision.control_share is not None:
+            return parse_share(self.kv_precision.control_share)
+        return 0.0 if self.policy is Mode.OFF else DEFAULT_CONTROL_SHARE

@@ -1,7 +1,7 @@
 """LLMService, version v1alpha1: the single source of the CRD, of the reference page and of what the operator parses.
 
-The parts of the spec live in `engine_spec`, `remedy_spec` and `pod_spec`, the status in `status`. Fields whose
-behaviour is not built yet have an inert default; `unbuilt.py` lists them.
+The parts of the spec live in `engine_spec`, `remedy_spec` and `pod_spec`, the status in `status`. What is not built
+yet is refused; `unbuilt.py` lists it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from pagefleet_engine.contract.arguments import ArgumentError, EngineArguments, flag_name, parse
@@ -11,6 +10,11 @@ from pagefleet_operator.api.quantities import parse_duration, parse_quantity, pa
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 
 MODEL_MOUNT: Final = "/model"
+CONTROL_MOUNT: Final = "/etc/pagefleet/control"
+API_KEYS_MOUNT: Final = "/etc/pagefleet/api-keys"
+STATE_MOUNT: Final = "/var/lib/pagefleet"
+KEYS_FILE: Final = "keys"
+RUNTIME_FILE: Final = "runtime.json"
 EXTRA_FIELDS: Final = (
     "max_num_batched_tokens",
     "max_num_queued_reqs",
@@ -26,12 +30,11 @@ def container_args(spec: LLMServiceSpec) -> list[str]:
     """What the engine container is started with. Raises `ArgumentError`, with one line, if the engine would refuse."""
     for word in spec.engine.extra_args:
         _check_extra(word)
-    own = engine_arguments(spec)
-    words = [*own.render(), *spec.engine.extra_args]
-    parsed = parse(words)
-    if parsed != replace(own, **{name: getattr(parsed, name) for name in EXTRA_FIELDS}):
-        # A stray first word would become one more value of our last flag.
+    own = engine_arguments(spec).render()
+    if spec.engine.extra_args and not spec.engine.extra_args[0].startswith("-"):
         raise ArgumentError(f"extra argument {spec.engine.extra_args[0]!r} belongs to no flag: remove it")
+    words = [*own, *spec.engine.extra_args]
+    parse(words)
     return words
 
 
@@ -51,6 +54,10 @@ def engine_arguments(spec: LLMServiceSpec) -> EngineArguments:
         gpu_memory_utilization=parse_share(cache.memory_utilization),
         swap_space=float(parse_quantity(cache.swap_space) / 2**30),
         tensor_parallel_size=engine.tensor_parallel_size,
+        api_key_file=API_KEYS_MOUNT if spec.api_keys is not None else None,
+        control_key_file=f"{CONTROL_MOUNT}/{KEYS_FILE}",
+        runtime_config_file=f"{CONTROL_MOUNT}/{RUNTIME_FILE}",
+        state_dir=STATE_MOUNT,
         drain_timeout=parse_duration(spec.drain.timeout).total_seconds(),
     )
 

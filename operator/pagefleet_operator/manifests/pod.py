@@ -1,27 +1,30 @@
 """The engine pod: rendered without its name, hashed into a revision, then given name and owner.
 
 It meets the restricted Pod Security profile and holds no service account token. Liveness is patient, because a restart
-costs a model load; readiness is quick, because it only moves traffic.
+costs a model load; readiness is quick, because it only moves traffic. What may change while a pod lives reaches it
+through annotations, which are files inside and no part of the revision.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 from pagefleet_engine.contract import paths
 from pagefleet_engine.contract.arguments import API_PORT, CONTROL_PORT
+from pagefleet_engine.contract.control import POD_UID_VARIABLE
 from pagefleet_operator import labels
 from pagefleet_operator.api.pod_spec import PodSpec
 from pagefleet_operator.api.quantities import parse_duration, parse_quantity
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
-from pagefleet_operator.manifests.arguments import MODEL_MOUNT, container_args, engine_arguments, model_claim
+from pagefleet_operator.manifests.arguments import container_args, engine_arguments
 from pagefleet_operator.manifests.ownership import Owner, child_metadata
+from pagefleet_operator.manifests.volumes import SCRATCH, mounts, volumes
 from pagefleet_operator.resources import POD, Object
 
 USER: Final = 65532
 TERMINATION_LOG: Final = "/dev/termination-log"
-SCRATCH: Final = "/tmp"
 TERMINATION_MARGIN_S: Final = 15  # after the drain: closing connections, and a busy node
 LONGEST_START_S: Final = 3600  # weights of hundreds of GB from a network volume
 
@@ -42,20 +45,24 @@ def render_pod(spec: LLMServiceSpec, service: str) -> Object:
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
+        "readinessGates": [{"conditionType": labels.SERVING_GATE}],
         "containers": [_container(spec)],
-        "volumes": _volumes(spec),
+        "volumes": volumes(spec),
     }
     return rendered | _placement(pod, service)
 
 
-def build_pod(rendered: Object, owner: Owner, ordinal: int) -> Object:
-    """A pod that can be created."""
+def build_pod(rendered: Object, owner: Owner, ordinal: int, annotations: Mapping[str, str] | None = None) -> Object:
+    """A pod that can be created; `annotations` are what its engine starts with, and may change while it lives."""
     revision = labels.revision_of(rendered)
     name = labels.pod_name(owner.key.name, revision, ordinal)
+    metadata = child_metadata(owner, name, {labels.REVISION: revision})
+    if annotations:
+        metadata["annotations"] = dict(annotations)
     return {
         "apiVersion": POD.api_version,
         "kind": POD.kind,
-        "metadata": child_metadata(owner, name, {labels.REVISION: revision}),
+        "metadata": metadata,
         "spec": rendered,
     }
 
@@ -87,7 +94,7 @@ def _container(spec: LLMServiceSpec) -> Object:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": _mounts(spec),
+        "volumeMounts": mounts(spec),
     }
 
 
@@ -108,25 +115,9 @@ def _environment(pod: PodSpec) -> list[Object]:
         ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(parse_quantity(cpu))))
     theirs = [variable.model_dump(by_alias=True, exclude_none=True) for variable in pod.env]
     taken = {variable["name"] for variable in theirs}
-    return [{"name": name, "value": value} for name, value in ours.items() if name not in taken] + theirs
-
-
-def _mounts(spec: LLMServiceSpec) -> list[Object]:
-    theirs = [mount.model_dump(by_alias=True, exclude_none=True) for mount in spec.pod.volume_mounts]
-    ours: list[Object] = []
-    if all(mount.mount_path != SCRATCH for mount in spec.pod.volume_mounts):
-        ours.append({"name": "pagefleet-scratch", "mountPath": SCRATCH})
-    if model_claim(spec.model.uri) is not None:
-        ours.append({"name": "pagefleet-model", "mountPath": MODEL_MOUNT, "readOnly": True})
-    return ours + theirs
-
-
-def _volumes(spec: LLMServiceSpec) -> list[Object]:
-    ours: list[Object] = [{"name": "pagefleet-scratch", "emptyDir": {}}]
-    claim = model_claim(spec.model.uri)
-    if claim is not None:
-        ours.append({"name": "pagefleet-model", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
-    return ours + [volume.model_dump(by_alias=True, exclude_none=True) for volume in spec.pod.volumes]
+    plain: list[Object] = [{"name": name, "value": value} for name, value in ours.items() if name not in taken]
+    uid: Object = {"name": POD_UID_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    return [*plain, uid, *theirs]
 
 
 def _placement(pod: PodSpec, service: str) -> Object:
