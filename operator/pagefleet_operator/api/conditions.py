@@ -133,6 +133,16 @@ class Reason(StrEnum):
     """The node of a pod does not answer."""
     PODS_DRAINING = "PodsDraining"
     """Pods finish their requests before they leave."""
+    DIFFERENCE_CONFIRMED = "DifferenceConfirmed"
+    """A route failed more often in the engine's KV precision than in its fallback, and runs in the latter."""
+    PRECISION_PROBING = "PrecisionProbing"
+    """A route in fallback tries the engine's KV precision with a small share of its requests."""
+    PRECISION_LATCHED = "PrecisionLatched"
+    """A route fell back too often within a day. It stays there until `pagefleet.io/reset-precision` names it."""
+    KNOWN_FAMILY = "KnownFamily"
+    """The model is of a family that an FP8 KV cache is known to damage, so its routes start in the fallback."""
+    INSUFFICIENT_CAPACITY = "InsufficientCapacity"
+    """A route should fall back, but its KV would not fit. Add a replica, or lower `engine.maxNumSeqs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,14 @@ class RouteStatus(StatusModel):
     """Those of them that missed their schema."""
     since: datetime | None = None
     """When the state last changed."""
+    reason: ShortText | None = None
+    """Why it is in its state, in one word."""
+    flaps: Annotated[tuple[datetime, ...], Field(max_length=3)] = ()
+    """When the engine's precision was last found worse than the fallback; the third time within a day latches."""
+    tests: Count = 0
+    """Comparisons of both precisions that were begun; they set how long the route rests before the next one."""
+    answers_since_test: Count | None = None
+    """Answers since the last comparison that ended without a move, in steps of 5,000. Absent: none, or long ago."""
 
 
 class PodStatus(StatusModel):
