@@ -14,6 +14,7 @@ from pagefleet_engine.contract.precision import Precision
 
 if TYPE_CHECKING:
     from pagefleet_engine.request import FinishReason, SamplingParams
+    from pagefleet_engine.structured.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class TokenOutput:
     """One per token in `token_ids`; None when the request asked for none."""
     error: str | None = None
     """One line, set only when the request ended by an error of its own."""
+    is_client_error: bool = False
+    """That error is one of the request, and not of the model: its constraint leaves no token, or costs too much."""
     mixed: bool = False
     """Its KV is in more than one precision so far, so its verdict is not compared."""
 
@@ -125,6 +128,12 @@ class RequestOptions:
     """Requests share prefix frames only under the same salt."""
     allow_demotion: bool = False
     """Its sealed BF16 frames may become FP8 under pressure."""
+    fork_of: str | None = None
+    """Id of a request with the same beginning, whose frames it shares where it can. Purely a saving."""
+    keep_frames: bool = False
+    """When it ends, its frames stay for forks until somebody calls `abort` with its id."""
+    constraint: Constraint | None = None
+    """Limits which tokens may follow each other. Belongs to this one request."""
 
 
 PLAIN: Final = RequestOptions()
@@ -147,6 +156,10 @@ class Tokenizer(Protocol):
 
     vocab_size: int
     eos_token_ids: tuple[int, ...]
+    special_token_ids: frozenset[int]
+    """Control tokens, which no text contains."""
+    template_takes_tools: bool
+    """The chat template shows tools, tool calls and their results by itself."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 

@@ -99,6 +99,9 @@ class AsyncEngine:
             priority=options.priority,
             cache_salt=options.cache_salt,
             allow_demotion=options.allow_demotion,
+            fork_of=options.fork_of,
+            keep_frames=options.keep_frames,
+            constraint=options.constraint,
         )
         stream = self._streams[request_id] = Stream()
         self._commands.put(lambda: self._add(request))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pagefleet_engine.api import EngineStats, RuntimeSettings, TokenLogprobs, TokenOutput
@@ -81,11 +81,11 @@ class EngineCore:
         self._live[request.request_id] = request
 
     def abort(self, request_id: str) -> Emission | None:
-        """End a request in whatever state it is; None when it has ended already."""
+        """End a request in whatever state it is; None when it has ended already. Frames kept for forks are released."""
         request = self._live.pop(request_id, None)
+        self.scheduler.abort(request_id)
         if request is None:
             return None
-        self.scheduler.abort(request_id)
         return Emission(request_id, _output(request, (), FinishReason.ABORT))
 
     def step(self) -> list[Emission]:
@@ -94,7 +94,8 @@ class EngineCore:
         results = {} if output.is_empty else {r.request_id: r for r in self._executor.execute(output)}
         sampled = {r.request_id: (r.token_id,) for r in results.values() if r.token_id is not None}
         failed = [r.request_id for r in results.values() if r.token_id is None]
-        updates = self.scheduler.update(output, sampled, failed)
+        complete = [r.request_id for r in results.values() if r.is_complete]
+        updates = self.scheduler.update(output, sampled, failed, complete)
         self._step_counter += 1
         self._last_step_s = self._monotonic_s()
         emissions = [self._emit(update, results.get(update.request_id)) for update in updates]
@@ -170,10 +171,10 @@ class EngineCore:
         logprobs = None
         if result is not None and result.logprobs is not None:
             logprobs = (result.logprobs,) if update.new_token_ids else ()
-        error = result.error if result is not None else None
-        return Emission(
-            update.request_id, _output(request, update.new_token_ids, reason, logprobs=logprobs, error=error)
-        )
+        output = _output(request, update.new_token_ids, reason, logprobs=logprobs)
+        if result is not None and result.error is not None:
+            output = replace(output, error=result.error, is_client_error=result.is_client_error)
+        return Emission(update.request_id, output)
 
 
 def _output(
@@ -182,7 +183,6 @@ def _output(
     reason: FinishReason | None,
     *,
     logprobs: tuple[TokenLogprobs, ...] | None = None,
-    error: str | None = None,
 ) -> TokenOutput:
     return TokenOutput(
         token_ids=tuple(token_ids),
@@ -190,6 +190,5 @@ def _output(
         num_prompt_tokens=request.num_prompt_tokens,
         num_cached_tokens=request.num_cached_prompt_tokens,
         logprobs=logprobs,
-        error=error,
         mixed=request.mixed,
     )

@@ -9,9 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.table import FrameTable
+
+if TYPE_CHECKING:
+    from pagefleet_engine.structured.constraint import Constraint
 
 
 class SamplingError(ValueError):
@@ -151,6 +155,8 @@ class Request:
     """Adapter that the KV depends on; "" is the bare model."""
     allow_demotion: bool = False
     """Sealed BF16 frames may become FP8 under pressure."""
+    constraint: Constraint | None = None
+    """For the sampler; the scheduler only carries it."""
     fork_of: str | None = None
     """Id of a request with the same beginning, whose frames this one shares where it can. Purely a saving."""
     keep_frames: bool = False

@@ -231,6 +231,8 @@ class ByteTokenizer:
 
     vocab_size = 260
     eos_token_ids: tuple[int, ...] = (257,)
+    special_token_ids = frozenset({256, 257, 258, 259})
+    template_takes_tools = False
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [*([256] if add_special_tokens else []), *text.encode()]

@@ -1,8 +1,8 @@
 """Logits to tokens, row by row, so that a row's token depends on nothing but its own logits and parameters.
 
-The order is: log probabilities of the model's own distribution, then minimum length, logit bias, penalties,
-temperature, min-p, top-k, top-p, and one uniform number that is a function of (seed, index of the token). A resumed or
-recomputed request therefore draws the same numbers again.
+The order is: log probabilities of the model's own distribution, then the constraint's mask, minimum length, logit bias,
+penalties, temperature, min-p, top-k, top-p, and one uniform number that is a function of (seed, index of the token). A
+resumed or recomputed request therefore draws the same numbers again.
 
 Shapes: S rows, V vocabulary.
 """
@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from pagefleet_engine.api import TokenLogprobs
 from pagefleet_engine.request import SamplingParams
 from pagefleet_engine.runtime.random import uniform
 from pagefleet_engine.scheduling.output import ScheduledRequest
+from pagefleet_engine.structured.constraint import Constraint, ConstraintFailed
 
 _NEVER = float("-inf")
 _CANDIDATES = 1024
@@ -34,6 +36,10 @@ class Sampled:
     token_id: int | None
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    is_client_error: bool = False
+    """The error comes from the request's constraint."""
+    is_complete: bool = False
+    """The constraint lets nothing follow this token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +61,27 @@ class Sampler:
         if not _NEVER < peak < float("inf"):
             return Sampled(request_id=request.request_id, token_id=None, error=f"the model's logits peak at {peak}")
         params = request.sampling
-        token_id = best if _is_plain_greedy(params) else self._choose(logits_V, request)
+        is_complete = False
+        if request.constraint is None:
+            token_id = best if _is_plain_greedy(params) else self._choose(logits_V, request)
+        else:
+            try:
+                token_id = self._choose_allowed(logits_V, request, request.constraint)
+                is_complete = request.constraint.accept(token_id)
+            except ConstraintFailed as error:
+                return Sampled(request_id=request.request_id, token_id=None, error=str(error), is_client_error=True)
         logprobs = None if params.logprobs is None else token_logprobs(logits_V, token_id, params.logprobs)
-        return Sampled(request_id=request.request_id, token_id=token_id, logprobs=logprobs)
+        return Sampled(request_id=request.request_id, token_id=token_id, logprobs=logprobs, is_complete=is_complete)
+
+    def _choose_allowed(self, logits_V: Tensor, request: ScheduledRequest, constraint: Constraint) -> int:
+        """A token that the constraint allows; where it leaves no choice it beats `ignore_eos` and `min_tokens`."""
+        answer = request.known_token_ids[request.num_prompt_tokens : request.num_known]
+        logits_V = logits_V.masked_fill(~allowed_tokens(constraint.mask(answer), logits_V), _NEVER)
+        if not bool(logits_V.isfinite().any()):
+            raise ConstraintFailed("the constraint leaves no token that this model could say")
+        if request.sampling.ignore_eos:
+            forbid(logits_V, self.eos_token_ids)
+        return self._choose(logits_V, request)
 
     def _choose(self, logits_V: Tensor, request: ScheduledRequest) -> int:
         params = request.sampling
@@ -66,7 +90,7 @@ class Sampler:
         stops = params.stop_token_ids if params.ignore_eos else (*self.eos_token_ids, *params.stop_token_ids)
         logits_V = logits_V.clone()
         if index < params.min_tokens:
-            logits_V[list(stops)] = _NEVER
+            forbid(logits_V, stops)
         apply_bias(logits_V, params.logit_bias)
         apply_repetition(logits_V, known, params.repetition_penalty)
         apply_occurrence(logits_V, known[request.num_prompt_tokens :], params)
@@ -89,6 +113,20 @@ def token_logprobs(logits_V: Tensor, token_id: int, num_top: int) -> TokenLogpro
     values, ids = logprobs_V.topk(min(num_top, logprobs_V.numel()))
     top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
     return TokenLogprobs(token_id=token_id, logprob=float(logprobs_V[token_id]), top=top)
+
+
+def allowed_tokens(mask: bytes, logits_V: Tensor) -> Tensor:
+    """The bit mask of a constraint as booleans `[V]`, on the device of the logits."""
+    bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=logits_V.numel(), bitorder="little")
+    return torch.from_numpy(bits).to(logits_V.device).bool()
+
+
+def forbid(logits_V: Tensor, ids: Sequence[int]) -> None:
+    """Take these tokens out, in place, unless nothing else would be left."""
+    kept = logits_V[list(ids)]
+    logits_V[list(ids)] = _NEVER
+    if not bool(logits_V.isfinite().any()):
+        logits_V[list(ids)] = kept
 
 
 def apply_bias(logits_V: Tensor, bias: Mapping[int, float]) -> None:

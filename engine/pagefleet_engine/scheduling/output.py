@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pagefleet_engine.memory.moves import CopyFrame, Demote, GroupWrite, SwapIn, SwapOut
 from pagefleet_engine.memory.table import FrameTable, SealedGroup
 from pagefleet_engine.request import FinishReason, SamplingParams
+
+if TYPE_CHECKING:
+    from pagefleet_engine.structured.constraint import Constraint
 
 __all__ = [
     "Context",
@@ -76,6 +79,8 @@ class ScheduledRequest(NamedTuple):
     num_known: int
     num_prompt_tokens: int
     """`num_known - num_prompt_tokens` is the index of the token to be sampled in the answer: the seeds' counter."""
+    constraint: Constraint | None = None
+    """Which tokens may follow. It stays with the rank that samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

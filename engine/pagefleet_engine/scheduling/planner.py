@@ -132,6 +132,7 @@ class StepPlanner:
                 known_token_ids=known,
                 num_known=len(known),
                 num_prompt_tokens=len(request.prompt_token_ids),
+                constraint=request.constraint,
             )
         )
 

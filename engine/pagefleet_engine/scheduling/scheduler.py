@@ -109,12 +109,17 @@ class Scheduler:
         return self._in_flight
 
     def update(
-        self, output: ScheduleOutput, sampled: Mapping[str, Sequence[int]], failed: Collection[str] = ()
+        self,
+        output: ScheduleOutput,
+        sampled: Mapping[str, Sequence[int]],
+        failed: Collection[str] = (),
+        complete: Collection[str] = (),
     ) -> list[RequestUpdate]:
         """The step has been computed: `sampled` has the new tokens of every request that samples.
 
-        `failed` names requests that the runner could not serve; they end with an error and share nothing. Requests
-        that have been aborted while the step ran are silently released, and their tokens dropped.
+        `failed` names requests that the runner could not serve; they end with an error and share nothing. `complete`
+        names those whose constraint lets nothing follow their new token; they end here. Requests that have been aborted
+        while the step ran are silently released, and their tokens dropped.
         """
         if output is not self._in_flight:
             raise RuntimeError(f"step {output.step} is not the one in flight")
@@ -132,7 +137,8 @@ class Scheduler:
                 updates.append(_update(request, FinishReason.ERROR))
             elif scheduled.samples:
                 self._fork_unborn(request)
-                updates.append(self._append(request, sampled[request.request_id]))
+                is_complete = request.request_id in complete
+                updates.append(self._append(request, sampled[request.request_id], is_complete=is_complete))
         ending, self._ending = self._ending, {}
         for request_id, reason in ending.items():
             self.finish(request_id, reason)
@@ -241,16 +247,18 @@ class Scheduler:
         held = sum(1 for request in self._books.swapped for _ in request.table.held_slots())
         return held / self.config.num_host_frames if self.config.num_host_frames else 0.0
 
-    def _append(self, request: Request, tokens: Sequence[int]) -> RequestUpdate:
+    def _append(self, request: Request, tokens: Sequence[int], *, is_complete: bool) -> RequestUpdate:
         new: list[int] = []
         for token in tokens:
-            if self._stops(request, token):
+            if self._stops(request, token) or (is_complete and token in self.config.eos_token_ids):
                 return self._end(request, new, FinishReason.STOP, token)
             request.token_ids.append(token)
             new.append(token)
             self._counters.generated_tokens += 1
             if request.num_tokens >= request.max_total_tokens:
-                return self._end(request, new, FinishReason.LENGTH, None)
+                return self._end(request, new, FinishReason.STOP if is_complete else FinishReason.LENGTH, None)
+        if is_complete:
+            return self._end(request, new, FinishReason.STOP, None)
         return _update(request, None, new)
 
     def _stops(self, request: Request, token: int) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from pagefleet_engine.errors import RequestRefused, StartupError
@@ -25,6 +26,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
         try:
             self._template = environment.from_string(source)
+            self.takes_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise StartupError(f"the model's chat template is broken: {error}") from error
         self._special_tokens = dict(special_tokens)

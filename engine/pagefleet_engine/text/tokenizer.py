@@ -29,7 +29,8 @@ class BpeTokenizer:
         self.vocab_size = vocab_size
         self.eos_token_ids = eos_token_ids
         self._bos = [] if bos_token_id is None else [bos_token_id]
-        self._special_ids = frozenset(special_ids)
+        self.special_token_ids = frozenset(special_ids)
+        self.template_takes_tools = chat_template is not None and chat_template.takes_tools
         self._chat_template = chat_template
         added = backend.get_added_tokens_decoder()
         self._bytes = tuple(_token_bytes(backend.id_to_token(i), literal=i in added) for i in range(vocab_size))
@@ -68,7 +69,7 @@ class BpeTokenizer:
         return IncrementalDetokenizer(self._shown_bytes if skip_special_tokens else self.token_bytes)
 
     def _shown_bytes(self, token_id: int) -> bytes:
-        return b"" if token_id in self._special_ids else self._bytes[token_id]
+        return b"" if token_id in self.special_token_ids else self._bytes[token_id]
 
 
 def _byte_alphabet() -> dict[str, int]:

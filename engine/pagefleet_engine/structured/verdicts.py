@@ -1,0 +1,154 @@
+"""The verdict on a finished answer: does its text hold what was asked for?
+
+The work is bounded by a number of keyword evaluations, not by a clock, and patterns are matched by automata, so neither
+a schema nor an answer can hold a thread for long.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Final, NoReturn
+
+import referencing
+from jsonschema import Draft202012Validator, SchemaError
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend, validator_for
+
+from pagefleet_engine.errors import RequestRefused
+from pagefleet_engine.structured.strings import string_fits
+
+Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
+
+QUICK: Final = 200
+"""Evaluations that take a few milliseconds."""
+THOROUGH: Final = 50_000
+"""Evaluations that take about a second."""
+
+
+class Outcome(StrEnum):
+    """What became of an answer that had a schema."""
+
+    VALID = "valid"
+    INVALID_JSON = "invalid_json"
+    SCHEMA_VIOLATION = "schema_violation"
+    TRUNCATED = "truncated"
+    """It ended by its length, and what is there is not valid."""
+    ABORTED = "aborted"
+    """It did not end by itself: the client left, the engine stopped, or the request failed."""
+
+
+class TooMuchWork(Exception):
+    """The allowance of evaluations is used up."""
+
+
+class _Allowance(threading.local):
+    left = 0
+
+
+_allowance = _Allowance()
+
+
+class SchemaCheck:
+    """A schema, ready to judge texts from any thread. Raises `RequestRefused` for one that is no JSON schema."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        base = validator_for(schema, default=Draft202012Validator)
+        try:
+            base.check_schema(schema)
+        except SchemaError as error:
+            raise RequestRefused(f"{error.json_path}: {error.message[:200]}") from None
+        except RecursionError:
+            raise RequestRefused("is nested too deeply") from None
+        # An empty registry fetches nothing.
+        self._validator: Validator = _bounded(base)(schema, registry=referencing.Registry())
+
+    def judge(self, text: str, *, allowance: int = THOROUGH) -> Outcome:
+        """VALID, INVALID_JSON or SCHEMA_VIOLATION. Raises `TooMuchWork`."""
+        try:
+            value = parse_json(text)
+        except ValueError:
+            return Outcome.INVALID_JSON
+        return Outcome.VALID if self.fits(value, allowance=allowance) else Outcome.SCHEMA_VIOLATION
+
+    def fits(self, value: Any, *, allowance: int = THOROUGH) -> bool:
+        """Whether a JSON value fits. Raises `TooMuchWork`."""
+        _allowance.left = allowance
+        try:
+            return self._validator.is_valid(value)
+        except RecursionError:
+            raise TooMuchWork from None
+        except OverflowError:  # a multiple of a number that no float can hold
+            return False
+
+
+def parse_json(text: str) -> Any:
+    """A JSON value. Raises ValueError for anything else: NaN, numbers of thousands of digits, deep nesting."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+@lru_cache(maxsize=16)
+def _bounded(base: type[Validator]) -> type[Validator]:
+    """A dialect whose keywords use up the allowance, and which matches no regular expression by itself."""
+    keywords = dict(base.VALIDATORS)
+    for name, own in (
+        ("pattern", _pattern),
+        ("format", _format),
+        ("patternProperties", _pattern_properties),
+        ("additionalProperties", _additional_properties),
+    ):
+        if name in keywords:
+            keywords[name] = own
+    counted = {name: _counted(keyword) for name, keyword in keywords.items()}
+    made: type[Validator] = extend(base, counted)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _counted(keyword: Keyword) -> Keyword:
+    def run(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError] | None:
+        _allowance.left -= 1
+        if _allowance.left < 0:
+            raise TooMuchWork
+        return keyword(validator, value, instance, schema)
+
+    return run
+
+
+def _pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not string_fits("pattern", pattern, instance):
+        yield ValidationError("does not match its pattern")
+
+
+def _format(_validator: Any, name: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not string_fits("format", name, instance):
+        yield ValidationError("does not have its format")
+
+
+def _pattern_properties(
+    validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Any
+) -> Iterator[ValidationError]:
+    if isinstance(instance, dict):
+        for pattern, schema in patterns.items():
+            for key, value in instance.items():
+                if string_fits("pattern", pattern, key):
+                    yield from validator.descend(value, schema, path=key, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not isinstance(instance, dict):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    for key, value in instance.items():
+        if key not in known and not any(string_fits("pattern", pattern, key) for pattern in patterns):
+            yield from validator.descend(value, wanted, path=key)
