@@ -26,6 +26,7 @@ class Delta:
     stop_reason: str | None = None
     """The stop string that ended the answer."""
     num_cached_tokens: int = 0
+    """Of the prompt; counted at its first choice alone, since the others share that one's frames."""
 
     @property
     def is_empty(self) -> bool:
@@ -38,6 +39,7 @@ class Answer:
 
     def __init__(self, choice: Choice, detokenizer: Detokenizer, *, include_stop: bool) -> None:
         self._index = choice.index
+        self._is_leader = choice.index == choice.leader
         self._min_tokens = choice.sampling.min_tokens
         self._detokenizer = detokenizer
         self._stops = StopStrings(choice.sampling.stop, include=include_stop)
@@ -61,7 +63,7 @@ class Answer:
             logprobs=self._take_logprobs(release=bool(text) or reason is not None),
             finish_reason=reason,
             stop_reason=cut.matched,
-            num_cached_tokens=output.num_cached_tokens,
+            num_cached_tokens=output.num_cached_tokens if self._is_leader else 0,
         )
 
     def _cut(self, text: str) -> Cut:

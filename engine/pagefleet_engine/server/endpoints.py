@@ -56,9 +56,10 @@ async def completions(request: Request, service: Service) -> Response:
     prompts = check_prompts(body.prompt, service.limits)
     engine = service.engine
     sampling = build_sampling(body, service.limits, engine.model_info.vocab_size)
-    if len(prompts) * sampling.n > service.limits.choices:
-        message = f"n: {sampling.n} choices for {len(prompts)} prompts; at most {service.limits.choices} in all"
-        raise invalid(message, param="n")
+    made, param = (sampling.n, "n") if sampling.best_of is None else (sampling.best_of, "best_of")
+    if len(prompts) * made > service.limits.choices:
+        message = f"{param}: {made} choices for {len(prompts)} prompts; at most {service.limits.choices} in all"
+        raise invalid(message, param=param)
     tokenised = await _tokenize_prompts(service, prompts, add_special_tokens=body.add_special_tokens is not False)
     plans = [
         _plan(service, model, ids, sampling, param="prompt", echo=text if body.echo else "") for ids, text in tokenised

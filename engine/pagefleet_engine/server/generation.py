@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 from pagefleet_engine.api import RequestOptions, TokenOutput
 from pagefleet_engine.errors import EngineDead, QueueFull, RequestRefused
@@ -63,8 +64,10 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
     timer = RequestTimer(service.metrics, arrived_at=service.monotonic())
     began = False
     reason = FinishReason.ABORT  # what is true when nobody gets to say otherwise
-    options = RequestOptions(precision=choice.pick.precision, allow_demotion=choice.pick.allow_demotion)
-    outputs = engine.generate(f"{job.id}-{choice.index}", choice.prompt_ids, choice.sampling, options)
+    sampling = choice.sampling
+    if job.keep is not None and sampling.logprobs is None:
+        sampling = replace(sampling, logprobs=0)  # the candidates are ranked by them
+    outputs = engine.generate(f"{job.id}-{choice.index}", choice.prompt_ids, sampling, request_options(job, choice))
     try:
         async with aclosing(outputs):
             async for output in outputs:
@@ -84,6 +87,17 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
     finally:
         timer.finished(reason, now=service.monotonic())
     raise internal("the engine ended this request without a reason")
+
+
+def request_options(job: Job, choice: Choice) -> RequestOptions:
+    """How the engine is to treat this choice: all choices of a prompt share the frames of its first one."""
+    return RequestOptions(
+        precision=choice.pick.precision,
+        priority=job.priority,
+        cache_salt=job.cache_salt,
+        allow_demotion=choice.pick.allow_demotion,
+        fork_of=None if choice.index == choice.leader else f"{job.id}-{choice.leader}",
+    )
 
 
 def translate(error: RequestRefused | QueueFull | EngineDead) -> ApiError:

@@ -17,6 +17,7 @@ Message = dict[str, Any]
 Prompt = str | list[int]
 
 ROLES: Final = ("system", "developer", "user", "assistant")
+MAX_PRIORITY: Final = 100
 COMPLETION_MAX_TOKENS: Final = 16
 """What `/v1/completions` generates when the client does not say, as OpenAI does."""
 
@@ -104,10 +105,28 @@ def check_stream_options(body: GenerationBody) -> None:
         raise invalid("stream_options: only with stream set to true", param="stream_options")
 
 
+def check_scheduling(body: GenerationBody, limits: Limits) -> None:
+    """`priority` and `cache_salt`."""
+    if body.priority is not None and abs(body.priority) > MAX_PRIORITY:
+        message = f"priority: {body.priority}: must be -{MAX_PRIORITY} to {MAX_PRIORITY}; lower is served earlier"
+        raise invalid(message, param="priority")
+    if body.cache_salt is not None and not 0 < len(body.cache_salt) <= limits.cache_salt_chars:
+        raise invalid(f"cache_salt: must have 1 to {limits.cache_salt_chars} characters", param="cache_salt")
+
+
+def _check_counts(body: GenerationBody, limits: Limits) -> None:
+    for name in ("n", "best_of"):
+        count = getattr(body, name)
+        if count is not None and count > limits.n:
+            raise invalid(f"{name}: {count} choices; at most {limits.n} are served", param=name)
+    if body.stream and (body.best_of or 1) > (body.n or 1):
+        raise invalid("best_of: the best are known at the end only: not with stream", param="best_of")
+
+
 def build_sampling(body: GenerationBody, limits: Limits, vocab_size: int) -> SamplingParams:
     """The sampling parameters of choice 0; `n` is in them for the caller, who makes one request per choice."""
-    if (body.n or 1) > limits.n:
-        raise invalid(f"n: {body.n} choices; at most {limits.n} are served", param="n")
+    check_scheduling(body, limits)
+    _check_counts(body, limits)
     stop_token_ids = body.stop_token_ids or []
     if len(stop_token_ids) > limits.stop_token_ids:
         message = f"stop_token_ids: has {len(stop_token_ids)} ids; at most {limits.stop_token_ids} are served"
@@ -141,6 +160,7 @@ _PLAIN_FIELDS: Final = (
     "min_tokens",
     "ignore_eos",
     "n",
+    "best_of",
 )
 
 

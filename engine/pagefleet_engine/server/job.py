@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pagefleet_engine.request import SamplingParams
 from pagefleet_engine.server.errors import context_overflow
@@ -41,9 +42,13 @@ class Job:
     continuous_usage: bool = False
     skip_special_tokens: bool = True
     include_stop: bool = False
+    priority: int = 0
+    cache_salt: str = ""
+    keep: int | None = None
+    """With `best_of`: choices of each prompt that the client gets, the best of those that are made."""
 
 
-def wants(body: GenerationBody) -> dict[str, bool]:
+def wants(body: GenerationBody) -> dict[str, Any]:
     """The fields of a `Job` that say how the client wants the answer."""
     options = body.stream_options
     return {
@@ -52,6 +57,9 @@ def wants(body: GenerationBody) -> dict[str, bool]:
         "continuous_usage": bool(options and options.continuous_usage_stats),
         "skip_special_tokens": body.skip_special_tokens is not False,
         "include_stop": bool(body.include_stop_str_in_output),
+        "priority": body.priority or 0,
+        "cache_salt": body.cache_salt or "",
+        "keep": (body.n or 1) if body.best_of is not None and body.best_of > (body.n or 1) else None,
     }
 
 
@@ -74,24 +82,26 @@ class PromptPlan:
 
 
 def spread(plans: Sequence[PromptPlan]) -> tuple[Choice, ...]:
-    """`n` choices per prompt, numbered through; choice i of a prompt samples with `seed + i`."""
-    return tuple(
-        Choice(
-            index=position * plan.sampling.n + i,
-            prompt_ids=plan.prompt_ids,
-            sampling=_nth(plan.sampling, i),
-            pick=plan.pick,
-            leader=position * plan.sampling.n,
-            echo=plan.echo,
-        )
-        for position, plan in enumerate(plans)
-        for i in range(plan.sampling.n)
-    )
+    """`best_of` or `n` choices per prompt, numbered through; choice i of a prompt samples with `seed + i`."""
+    choices: list[Choice] = []
+    for plan in plans:
+        leader = len(choices)
+        for i in range(plan.sampling.best_of or plan.sampling.n):
+            choice = Choice(
+                index=leader + i,
+                prompt_ids=plan.prompt_ids,
+                sampling=_nth(plan.sampling, i),
+                pick=plan.pick,
+                leader=leader,
+                echo=plan.echo,
+            )
+            choices.append(choice)
+    return tuple(choices)
 
 
 def _nth(sampling: SamplingParams, i: int) -> SamplingParams:
     seed = sampling.seed
-    return replace(sampling, n=1, seed=None if seed is None else _wrap_int64(seed + i))
+    return replace(sampling, n=1, best_of=None, seed=None if seed is None else _wrap_int64(seed + i))
 
 
 def _wrap_int64(value: int) -> int:

@@ -40,6 +40,8 @@ class Limits:
     choices: int = 256
     """`n` times prompts."""
     n: int = 16
+    """Also of `best_of`."""
+    cache_salt_chars: int = 256
     stop_strings: int = 16
     stop_chars: int = 256
     """Characters of one stop string."""

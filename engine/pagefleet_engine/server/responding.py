@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pagefleet_engine.server.answer import Delta
+from pagefleet_engine.server.best_of import keep_best
 from pagefleet_engine.server.body import ClientGone
 from pagefleet_engine.server.departure import Departure
 from pagefleet_engine.server.errors import ApiError, internal
@@ -53,7 +54,8 @@ async def _collect(job: Job, deltas: AsyncGenerator[Delta, None], shape: Shape) 
         async for delta in deltas:
             wholes[delta.index].add(delta)
             tally.add(delta)
-    return shape.response(job, list(wholes.values()), tally)
+    job, kept = keep_best(job, list(wholes.values()))
+    return shape.response(job, kept, tally)
 
 
 class JsonResponse(Response):

@@ -57,6 +57,9 @@ class GenerationBody(_Body):
     repetition_penalty: float | None = None
     seed: int | None = None
     n: int | None = None
+    best_of: int | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
     stop: Stop = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
@@ -109,8 +112,6 @@ NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "allowed_token_ids": (),
     "audio": (),
     "bad_words": ([],),
-    "best_of": (1,),
-    "cache_salt": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
@@ -127,7 +128,6 @@ NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
-    "priority": (0,),
     "prompt_embeds": (),
     "prompt_logprobs": (),
     "response_format": ({"type": "text"},),

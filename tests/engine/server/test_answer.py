@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from pagefleet_engine.api import TokenLogprobs, TokenOutput
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.request import FinishReason, SamplingParams
 from pagefleet_engine.server.answer import Answer
 from pagefleet_engine.server.job import Choice
+from pagefleet_engine.server.routes import RoutePick
 from pagefleet_engine.testing import ByteTokenizer
 
 EMPTY = TokenOutput(token_ids=(), finish_reason=None, num_prompt_tokens=1, num_cached_tokens=0)
@@ -21,7 +23,8 @@ def outputs(text: bytes, end: FinishReason = FinishReason.STOP) -> list[TokenOut
 
 
 def answer(**sampling) -> Answer:
-    choice = Choice(index=0, prompt_ids=(1,), sampling=SamplingParams(**sampling))
+    pick = RoutePick(route="default", precision=Precision.BF16)
+    choice = Choice(index=0, prompt_ids=(1,), sampling=SamplingParams(**sampling), pick=pick, leader=0)
     return Answer(choice, ByteTokenizer().detokenizer(), include_stop=False)
 
 

@@ -210,8 +210,27 @@ ROWS = {
     "CVE-2025-62426: chat_template_kwargs": unsupported("chat_template_kwargs", {"chat_template": "x"}),
     "CVE-2025-61620: chat_template": unsupported("chat_template", "{{ 7 * 7 }}"),
     "CVE-2025-62164: prompt_embeds": unsupported("prompt_embeds", "AAAA"),
-    "CVE-2024-8939: best_of": unsupported("best_of", 2**31),
-    "CVE-2026-105756: cache_salt": unsupported("cache_salt", "é"),
+    "CVE-2024-8939: best_of": plain(
+        "best_of: 2147483648 choices; at most 4 are served", param="best_of", best_of=2**31
+    ),
+    "CVE-2026-105756: a long cache_salt": plain(
+        "cache_salt: must have 1 to 256 characters", param="cache_salt", cache_salt="é" * 257
+    ),
+    "an empty cache_salt": plain("cache_salt: must have 1 to 256 characters", param="cache_salt", cache_salt=""),
+    "best_of 0": plain("best_of is 0: must be 1 to 128", param="best_of", best_of=0),
+    "best_of below n": plain("best_of 2 is below n 3", param="best_of", best_of=2, n=3),
+    "best_of in a stream": plain(
+        "best_of: the best are known at the end only: not with stream", param="best_of", best_of=2, stream=True
+    ),
+    "best_of of many prompts": plain(
+        "best_of: 4 choices for 2 prompts; at most 6 in all", param="best_of", best_of=4, prompt=["a", "b"]
+    ),
+    "priority 101": plain(
+        "priority: 101: must be -100 to 100; lower is served earlier", param="priority", priority=101
+    ),
+    "priority -101": chat(
+        "priority: -101: must be -100 to 100; lower is served earlier", param="priority", priority=-101
+    ),
     "allowed_token_ids": unsupported("allowed_token_ids", [2**31]),
     "bad_words": unsupported("bad_words", [""]),
     "logits_processors": unsupported("logits_processors", ["os.system"]),
