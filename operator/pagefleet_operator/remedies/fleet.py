@@ -9,6 +9,7 @@ from pagefleet_operator.api.engine_spec import MaxNumSeqs
 from pagefleet_operator.api.quantities import parse_duration, parse_share
 from pagefleet_operator.api.remedy_spec import AutoscalingSpec, Mode, TuningSpec
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
+from pagefleet_operator.remedies.settings import LoopSettings
 from pagefleet_operator.remedies.window import PodWindow
 
 
@@ -90,6 +91,7 @@ class FleetView:
     foreign_autoscaler: str | None = None  # such as "HorizontalPodAutoscaler web"
     alert: str | None = None  # a new alert asks for one replica more; its name
     paused: bool = False
+    settings: LoopSettings = LoopSettings()
 
 
 def _seconds(duration: str | None) -> float | None:

@@ -62,7 +62,8 @@ class TuneMemory:
     caps: Mapping[str, CapMemory] = field(default_factory=dict)
     canary: Canary | None = None
     length: LengthMemory = LengthMemory()
-    pressed_s: float | None = None  # the last look at which any pod was under pressure
+    swapped_s: float | None = None  # the last look at which a pod swapped, or it was not known whether it did
+    queued_s: float | None = None  # the last look at which a request waited, or it was not known whether one did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,7 @@ class ScaleMemory:
     troubled_s: float | None = None  # since when demand has been above what the fleet holds
     steps: tuple[tuple[float, int], ...] = ()  # (when, change), over the policies' periods
     awaited: int | None = None  # ready pods after which the last step up is through
+    awaited_s: float | None = None  # when that step was made
     settled_s: float | None = None  # when the fleet last got its size
 
 
@@ -93,7 +95,6 @@ class Memory:
     scale: ScaleMemory = ScaleMemory()
     advised: Mapping[str, float] = field(default_factory=dict)  # advice -> when it was given
     restored: Mapping[str, Restored] = field(default_factory=dict)  # pod -> before the restart
-    fleet_cap: int | None = None  # status.tuning.maxNumSeqs before the restart
 
 
 def rebuild_memory(status: LLMServiceStatus) -> Memory:
@@ -109,5 +110,4 @@ def rebuild_memory(status: LLMServiceStatus) -> Memory:
         if pod.max_num_seqs is not None
     }
     length = LengthMemory(desired=tuning.max_model_len if tuning else None)
-    fleet_cap = tuning.max_num_seqs if tuning else None
-    return Memory(tune=TuneMemory(length=length), restored=restored, fleet_cap=fleet_cap)
+    return Memory(tune=TuneMemory(length=length), restored=restored)

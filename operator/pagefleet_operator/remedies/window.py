@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pagefleet_engine.contract.metrics import Metric
 from pagefleet_operator.remedies.gains import NO_GAINS, Gains, gains_between, has_restarted, merge_buckets, quantile
-from pagefleet_operator.remedies.readings import Readings, ScrapeFailed, Structured
+from pagefleet_operator.remedies.readings import Histogram, Readings, ScrapeFailed, Structured
 from pagefleet_operator.remedies.samples import NOTHING_YET, Invalid, Missing, Sample, Stale, Value, number
 from pagefleet_operator.remedies.settings import LoopSettings
 
@@ -128,7 +128,7 @@ class PodWindow:
 
         Missing with too few observations, but 0 when it is known that there were none: nothing was slow.
         """
-        merged = merge_buckets([look.gains.histograms.get(metric, NOTHING_YET) for look in self._compared(since_s)])
+        merged = self.observed(metric, since_s)
         if merged is None:
             return Value(0.0)
         if isinstance(merged, Missing | Invalid):
@@ -137,6 +137,10 @@ class PodWindow:
         if 0 < observed < self.settings.min_observations:
             return Missing(f"{observed:.0f} observations say nothing")
         return Value(quantile(merged, self.settings.latency_quantile))
+
+    def observed(self, metric: Metric, since_s: float) -> Histogram | None:
+        """The latencies observed in the looks after `since_s`; None without any look to compare."""
+        return merge_buckets([look.gains.histograms.get(metric, NOTHING_YET) for look in self._compared(since_s)])
 
     def structured(self) -> Structured:
         """Structured outputs since the look before; missing when this very look failed."""
