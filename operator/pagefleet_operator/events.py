@@ -55,6 +55,13 @@ def notes_of_transitions(old: LLMServiceStatus, new: LLMServiceStatus) -> Iterat
         yield EventNote(kind=level, reason=after.reason, action=f"Observe{kind}", note=note)
 
 
+def notes_of_decisions(old: LLMServiceStatus, new: LLMServiceStatus) -> Iterator[EventNote]:
+    """One event for each decision that was carried out since; advice is in the status alone."""
+    for decision in reversed(new.decisions):
+        if decision not in old.decisions and not decision.advisory:
+            yield EventNote(kind="Normal", reason=decision.reason, action=decision.remedy, note=decision.message)
+
+
 def build_event(note: EventNote, owner: Owner, reporter: str, now: datetime) -> Object:
     """An events.k8s.io/v1 Event; its name follows from what it says and when."""
     moment = now.astimezone(UTC)

@@ -27,6 +27,14 @@ CONTROL_KEYS: Final = f"{GROUP}/control-keys"
 """Annotation of a pod: the public keys that sign control tokens."""
 RUNTIME_CONFIG: Final = f"{GROUP}/runtime-config"
 """Annotation of a pod: what its engine should start with, as JSON."""
+ROTATE_KEYS: Final = f"{GROUP}/rotate-keys"
+"""Annotation of the Secret with the signing keys: make a new one now, whatever the value."""
+
+RESET_PRECISION: Final = f"{GROUP}/reset-precision"
+"""Annotation of a service: the route that a person wants back in the engine's precision, and anything after it.
+
+Each value counts once: to reset a route again, write another text after its name.
+"""
 
 MANAGED_SELECTOR: Final = f"{MANAGED_BY}={MANAGER}"
 ENGINE_CONTAINER: Final = "engine"

@@ -64,6 +64,17 @@ class OperatorMetrics:
             ["remedy", "reason"],
             registry=registry,
         )
+        self.signing_keys = Gauge(
+            "pagefleet_operator_signing_keys",
+            "Keys that engines are given; 0: engines are scraped, but nothing is asked of them.",
+            registry=registry,
+        )
+        self.signing_key_errors = Counter(
+            "pagefleet_operator_signing_key_errors",
+            "Looks at the Secret with the signing keys that failed.",
+            ["problem"],
+            registry=registry,
+        )
         info = Gauge(
             "pagefleet_operator_build_info", "Always 1; the label is the version.", ["version"], registry=registry
         )

@@ -19,6 +19,7 @@ from pagefleet_operator.api.status import LLMServiceStatus, parse_status
 from pagefleet_operator.api.unbuilt import unbuilt_fields
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.api.validation import validate
+from pagefleet_operator.control.view import ControlView, desired_replicas
 from pagefleet_operator.labels import Key
 from pagefleet_operator.manifests.ownership import Owner
 from pagefleet_operator.manifests.pod import render_pod
@@ -35,6 +36,8 @@ class Gathered:
     named: Mapping[tuple[str, str], Object]  # children with fixed names by (kind, name), as far as they exist
     routed: frozenset[str] = frozenset()  # uids of the pods that endpoints send traffic to; read while pods drain
     engine_states: Mapping[str, EngineState] = field(default_factory=dict)  # of draining pods that answered, by uid
+    control: ControlView | None = None  # None: the control loop has not looked yet
+    public_keys: str | None = None  # what engines check control tokens with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,10 @@ class Observation:
     status: LLMServiceStatus  # as it was written last
     raw_status: Object
     resource_version: str
+    replicas: int = 0  # how many pods are wanted; 0 without an acceptable spec
+    control: ControlView | None = None
+    public_keys: str | None = None
+    reset_precision: str | None = None  # what a person's annotation asks for
     routed: frozenset[str] = frozenset()
     engine_states: Mapping[str, EngineState] = field(default_factory=dict)
     refusals: tuple[Trouble, ...] = ()  # what the API server refused to create in this very reconcile
@@ -80,20 +87,28 @@ def observe(gathered: Gathered) -> Observation:
     owner = Owner(key=Key(metadata["namespace"], metadata["name"]), uid=metadata["uid"])
     pods = [observe_pod(raw) for raw in gathered.pods]
     raw_status = gathered.service.get("status") or {}
+    status, wanted = parse_status(raw_status), accept(gathered.service.get("spec"), owner.key.name)
+    replicas = 0
+    if isinstance(wanted, Wanted):
+        replicas = desired_replicas(wanted.spec, status.desired_replicas, gathered.control)
     return Observation(
         owner=owner,
         generation=metadata["generation"],
         deleting="deletionTimestamp" in metadata,
-        wanted=accept(gathered.service.get("spec"), owner.key.name),
+        wanted=wanted,
         pods=tuple(sorted((pod for pod in pods if pod.owner_uid == owner.uid), key=lambda pod: pod.name)),
         pod_names=frozenset(pod.name for pod in pods),
         children={where: raw for where, raw in gathered.named.items() if controller_uid(raw) == owner.uid},
         foreign=_foreign(gathered, pods, owner),
-        status=parse_status(raw_status),
+        status=status,
         raw_status=raw_status,
         resource_version=metadata["resourceVersion"],
         routed=gathered.routed,
         engine_states=gathered.engine_states,
+        replicas=replicas,
+        control=gathered.control,
+        public_keys=gathered.public_keys,
+        reset_precision=metadata.get("annotations", {}).get(labels.RESET_PRECISION),
     )
 
 

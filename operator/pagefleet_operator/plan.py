@@ -15,12 +15,14 @@ from pagefleet_operator import labels
 from pagefleet_operator.api.conditions import Reason
 from pagefleet_operator.api.quantities import parse_duration
 from pagefleet_operator.api.status import LLMServiceStatus
+from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.drift import find_drift
-from pagefleet_operator.events import EventNote, notes_of_transitions
+from pagefleet_operator.events import EventNote, notes_of_decisions, notes_of_transitions
 from pagefleet_operator.leaving import ASK_AGAIN, Departure, acts_of_leaving, acts_of_return
 from pagefleet_operator.leaving_steps import delete_pod, mark, open_gate, steps_of
 from pagefleet_operator.manifests.pdb import build_budget
 from pagefleet_operator.manifests.pod import build_pod
+from pagefleet_operator.manifests.runtime import runtime_annotation, runtime_start
 from pagefleet_operator.manifests.service import build_headless_service, build_service
 from pagefleet_operator.observe import Observation, Wanted
 from pagefleet_operator.pods import PodObservation
@@ -53,7 +55,7 @@ def decide(observed: Observation, now: datetime) -> Plan:
     return Plan(
         steps=steps,
         status=status,
-        events=tuple(notes_of_transitions(observed.status, status)),
+        events=(*notes_of_transitions(observed.status, status), *notes_of_decisions(observed.status, status)),
         requeue_after=_next_look(observed, now),
     )
 
@@ -83,7 +85,7 @@ def keep_network(observed: Observation, wanted: Wanted, now: datetime) -> Iterat
 def keep_budget(observed: Observation, wanted: Wanted, now: datetime) -> Iterator[Step]:
     """The PodDisruptionBudget: there from two replicas on, gone below."""
     spec, name = wanted.spec, observed.owner.key.name
-    budget = build_budget(observed.owner, spec.desired_replicas, spec.rollout.max_unavailable)
+    budget = build_budget(observed.owner, observed.replicas, spec.rollout.max_unavailable)
     if budget is not None:
         yield from _keep(observed, BUDGET, budget)
         return
@@ -91,6 +93,15 @@ def keep_budget(observed: Observation, wanted: Wanted, now: datetime) -> Iterato
     if live is not None:
         why = "a budget for fewer than two replicas would block every node drain"
         yield Delete(resource=BUDGET, name=name, uid=live["metadata"]["uid"], reason=Reason.SETTLED, why=why)
+
+
+def keep_keys(observed: Observation, wanted: Wanted, now: datetime) -> Iterator[Step]:
+    """Every pod has the public keys of now, also those of pods that drain: their engines are asked about it."""
+    for pod in observed.pods:
+        if observed.public_keys is not None and pod.public_keys != observed.public_keys and not pod.leaving:
+            patch = {"metadata": {"uid": pod.uid, "annotations": {labels.CONTROL_KEYS: observed.public_keys}}}
+            why = "the keys that sign control tokens have changed"
+            yield Patch(resource=POD, name=pod.name, patch=patch, reason=Reason.SETTLED, why=why)
 
 
 def remove_failed_pods(observed: Observation, wanted: Wanted, now: datetime) -> Iterator[Step]:
@@ -112,17 +123,17 @@ def advance_fleet(observed: Observation, wanted: Wanted, now: datetime) -> Itera
     """Scale and roll out, as far as the limits allow now."""
     spec = wanted.spec
     failed = {pod.name for pod in _failed(observed)}
-    members = [_member(pod, wanted, now) for pod in observed.pods if pod.name not in failed]
+    members = [_member(observed, pod, wanted, now) for pod in observed.pods if pod.name not in failed]
     resting = sum(now - pod.created < FAILED_POD_REST for pod in _failed(observed))
     limits = Limits(
-        replicas=spec.desired_replicas,
+        replicas=observed.replicas,
         max_surge=spec.rollout.max_surge,
         max_unavailable=spec.rollout.max_unavailable,
     )
     step = next_step(members, limits)
     by_name = {pod.name: pod for pod in observed.pods}
     for name in (*step.scale_down, *step.replace):
-        yield _dismiss(by_name[name], wanted, now)
+        yield _dismiss(observed, by_name[name], wanted, now)
     yield from _depart(observed, wanted, set(step.keep), now)
     yield from _create_pods(observed, wanted, step.create - resting)
 
@@ -131,6 +142,7 @@ STAGES: Final[tuple[Callable[[Observation, Wanted, datetime], Iterator[Step]], .
     keep_network,  # an address first: clients may resolve it before a pod is ready
     keep_budget,
     open_gates,
+    keep_keys,
     remove_failed_pods,  # before the count, so that a dead pod is not counted as capacity
     advance_fleet,
 )
@@ -157,15 +169,16 @@ def _create_pods(observed: Observation, wanted: Wanted, count: int) -> Iterator[
         for ordinal in range(len(observed.pod_names) + max(0, count))
         if labels.pod_name(service, wanted.revision, ordinal) not in observed.pod_names
     )
-    why = f"{wanted.spec.desired_replicas} replicas of revision {wanted.revision} are wanted"
+    annotations = _annotations(observed, wanted.spec)
+    why = f"{observed.replicas} replicas of revision {wanted.revision} are wanted"
     for _, ordinal in zip(range(count), free, strict=False):
-        manifest = build_pod(wanted.rendered, observed.owner, ordinal)
+        manifest = build_pod(wanted.rendered, observed.owner, ordinal, annotations)
         yield Create(resource=POD, manifest=manifest, reason=Reason.CREATING_PODS, why=why)
 
 
-def _dismiss(pod: PodObservation, wanted: Wanted, now: datetime) -> Step:
+def _dismiss(observed: Observation, pod: PodObservation, wanted: Wanted, now: datetime) -> Step:
     """A pod that may have requests drains first; what serves nobody goes at once."""
-    reason, why = _why_leaving(pod, wanted)
+    reason, why = _why_leaving(observed, pod, wanted)
     is_serving = pod.gate is not None and pod.running and (pod.ready or pod.served)
     return mark(pod, reason, why, now) if is_serving else delete_pod(pod, reason, why)
 
@@ -178,10 +191,12 @@ def _depart(observed: Observation, wanted: Wanted, keep: set[str], now: datetime
             continue
         departure = _departure(observed, pod, pod.marked)
         if pod.name in keep and now - pod.marked < timeout:
-            why = f"{wanted.spec.desired_replicas} replicas are wanted again"
+            why = f"{observed.replicas} replicas are wanted again"
             yield from steps_of(acts_of_return(departure), pod, Reason.SETTLED, why, now)
         else:
-            yield from steps_of(acts_of_leaving(departure, timeout, now), pod, *_why_leaving(pod, wanted), now)
+            yield from steps_of(
+                acts_of_leaving(departure, timeout, now), pod, *_why_leaving(observed, pod, wanted), now
+            )
 
 
 def _departure(observed: Observation, pod: PodObservation, marked: datetime) -> Departure:
@@ -195,17 +210,25 @@ def _departure(observed: Observation, pod: PodObservation, marked: datetime) -> 
     )
 
 
-def _why_leaving(pod: PodObservation, wanted: Wanted) -> tuple[Reason, str]:
+def _why_leaving(observed: Observation, pod: PodObservation, wanted: Wanted) -> tuple[Reason, str]:
     if pod.revision != wanted.revision:
         return Reason.REPLACING_PODS, f"revision {wanted.revision} replaces revision {pod.revision}"
-    return Reason.REMOVING_PODS, f"{wanted.spec.desired_replicas} replicas are wanted"
+    return Reason.REMOVING_PODS, f"{observed.replicas} replicas are wanted"
+
+
+def _annotations(observed: Observation, spec: LLMServiceSpec) -> dict[str, str]:
+    """What a new pod's engine starts with."""
+    start = observed.control.start if observed.control is not None else runtime_start(spec)
+    found = {labels.RUNTIME_CONFIG: runtime_annotation(start)}
+    return found if observed.public_keys is None else found | {labels.CONTROL_KEYS: observed.public_keys}
 
 
 def _failed(observed: Observation) -> list[PodObservation]:
     return [pod for pod in observed.pods if pod.gone and not pod.leaving]
 
 
-def _member(pod: PodObservation, wanted: Wanted, now: datetime) -> Member:
+def _member(observed: Observation, pod: PodObservation, wanted: Wanted, now: datetime) -> Member:
+    known = observed.control.pods.get(pod.name) if observed.control is not None else None
     return Member(
         name=pod.name,
         created=pod.created,
@@ -214,6 +237,7 @@ def _member(pod: PodObservation, wanted: Wanted, now: datetime) -> Member:
         scheduled=pod.node is not None,
         leaving=pod.leaving,
         draining=pod.draining,
+        in_flight=known.in_flight or 0 if known is not None else 0,
         overdue=is_overdue(pod, now),
     )
 

@@ -51,6 +51,7 @@ class PodObservation:
     marked: datetime | None  # since when it drains, if it does
     gate: bool | None  # its readiness gate, open or closed; None: it has none
     gate_since: datetime | None
+    public_keys: str | None  # that its engine checks control tokens with
     gone: bool  # evicted, refused by its node, …: it will never run again
     restarts: int
     deadline: datetime | None  # when its deletion should be over; None: it stays
@@ -96,6 +97,7 @@ def observe_pod(raw: Object) -> PodObservation:
         marked=_marked(metadata),
         gate=gate.get("status") == "True" if _has_gate(raw) else None,
         gate_since=parse_time(gate["lastTransitionTime"]) if gate.get("lastTransitionTime") else None,
+        public_keys=metadata.get("annotations", {}).get(labels.CONTROL_KEYS),
         gone=status.get("phase") in ("Failed", "Succeeded"),
         restarts=container.get("restartCount", 0),
         deadline=parse_time(deletion) if deletion else None,

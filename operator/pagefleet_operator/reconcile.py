@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pagefleet_operator.apply import Applied, apply
 from pagefleet_operator.cluster import Cluster
+from pagefleet_operator.control.fleets import Fleets
 from pagefleet_operator.engines import Engines
 from pagefleet_operator.errors import ConflictError, NotFoundError, OperatorError
 from pagefleet_operator.events import EventNote, build_event, notes_of_step
@@ -34,6 +35,7 @@ class Reconciler:
     clock: Callable[[], datetime]
     identity: str  # names this process in events
     engines: Engines | None = None  # None: they are left alone
+    fleets: Fleets = field(default_factory=Fleets)
 
     async def __call__(self, key: Key) -> timedelta | None:
         """Bring one service forward; returns when to look again, if time alone will change something.
@@ -42,8 +44,10 @@ class Reconciler:
         """
         gathered = await gather(key, self.cluster, self.engines)
         if gathered is None:
+            self.fleets.forget(key)
             return None
-        observed, now = observe(gathered), self.clock()
+        observed, now = observe(self.fleets.complete(key, gathered)), self.clock()
+        self.fleets.saw(observed)
         plan = decide(observed, now)
         if plan.steps:
             logger.info("%s: %s", key, "; ".join(map(describe, plan.steps)))

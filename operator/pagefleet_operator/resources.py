@@ -26,6 +26,11 @@ SERVICE: Final = Resource(api_version="v1", kind="Service", plural="services")
 BUDGET: Final = Resource(api_version="policy/v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets")
 LEASE: Final = Resource(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases")
 ENDPOINT_SLICE: Final = Resource(api_version="discovery.k8s.io/v1", kind="EndpointSlice", plural="endpointslices")
+SECRET: Final = Resource(api_version="v1", kind="Secret", plural="secrets")
+AUTOSCALER: Final = Resource(
+    api_version="autoscaling/v2", kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers"
+)
+SCALED_OBJECT: Final = Resource(api_version="keda.sh/v1alpha1", kind="ScaledObject", plural="scaledobjects")
 EVENT: Final = Resource(api_version="events.k8s.io/v1", kind="Event", plural="events")
 
 

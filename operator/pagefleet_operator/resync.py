@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pagefleet_operator.cluster import Cluster
+from pagefleet_operator.control.fleets import Fleets
 from pagefleet_operator.errors import OperatorError
 from pagefleet_operator.gather import gather_all
 from pagefleet_operator.health import Health
@@ -35,6 +36,7 @@ class Resync:
     random: Callable[[], float]
     namespaces: tuple[str, ...]  # none: all
     period_s: float
+    fleets: Fleets = field(default_factory=Fleets)
 
     async def run(self) -> None:
         """Run until cancelled. This is one of the two outermost loops, so it survives whatever a round raises."""
@@ -52,13 +54,15 @@ class Resync:
         """Add every service that needs work. Raises `OperatorError` when the cluster cannot be read."""
         for namespace in self.namespaces or (None,):
             for key, gathered in await gather_all(namespace, self.cluster):
-                if self._needs_work(gathered):
+                if self._needs_work(key, gathered):
                     self.add(key)
                 await asyncio.sleep(0)  # a thousand services take a second, in which others have to run, too
 
-    def _needs_work(self, gathered: Gathered) -> bool:
+    def _needs_work(self, key: Key, gathered: Gathered) -> bool:
         try:
-            return needs_work(observe(gathered), self.clock())
+            observed = observe(self.fleets.complete(key, gathered))
+            self.fleets.saw(observed)
+            return needs_work(observed, self.clock())
         except Exception:
             # One object that cannot be understood must not hide the others; the queue reports it.
             return True

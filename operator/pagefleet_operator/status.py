@@ -19,6 +19,7 @@ from pagefleet_operator.api.status import (
     TuningStatus,
     render_status,
 )
+from pagefleet_operator.control.numbers import coarse
 from pagefleet_operator.manifests.service import service_url
 from pagefleet_operator.observe import Observation, Wanted
 from pagefleet_operator.pods import PodObservation, Trouble
@@ -48,9 +49,11 @@ def build_status(observed: Observation, now: datetime) -> LLMServiceStatus:
         tuning=live.tuning,
         kv_cache=live.kv_cache,
         pods=tuple(_pod_status(pod, observed, now) for pod in observed.pods[:MAX_REPLICAS]),
-        load=observed.status.load,
-        routes=observed.status.routes,
-        decisions=observed.status.decisions,
+        load=live.load,
+        routes=live.routes,
+        precision_reset=live.precision_reset,
+        next=live.next,
+        decisions=live.decisions,
     )
 
 
@@ -60,7 +63,7 @@ def observe_fleet(observed: Observation, now: datetime) -> Fleet:
     staying = tuple(pod for pod in observed.pods if not (pod.leaving or pod.draining or pod.gone))
     if isinstance(wanted, Wanted):
         revision: str | None = wanted.revision
-        desired, max_unavailable = wanted.spec.desired_replicas, wanted.spec.rollout.max_unavailable
+        desired, max_unavailable = observed.replicas, wanted.spec.rollout.max_unavailable
     else:
         before = observed.status.desired_replicas
         revision = observed.status.current_revision
@@ -89,36 +92,45 @@ def status_patch(stored: Object, status: LLMServiceStatus) -> Object | None:
 
 
 def _live_settings(observed: Observation) -> LLMServiceStatus:
-    """The settings that the engines are meant to have."""
+    """What the control loop says; before its first look, what it said last or what the spec starts with."""
+    old, view = observed.status, observed.control
     if not isinstance(observed.wanted, Wanted):
-        return observed.status
+        return old
     engine = observed.wanted.spec.engine
-    return LLMServiceStatus(
-        tuning=TuningStatus(
+    if view is None:
+        started = TuningStatus(
             max_num_seqs=engine.max_num_seqs.initial_cap,
             capacity=engine.max_num_seqs.max,
             max_model_len=engine.max_model_len,
+        )
+        kv_cache = KvCacheStatus(precision=engine.kv_cache.precision)
+        return old.model_copy(update={"tuning": old.tuning or started, "kv_cache": old.kv_cache or kv_cache})
+    return LLMServiceStatus(
+        tuning=TuningStatus(
+            max_num_seqs=view.cap,
+            capacity=engine.max_num_seqs.max,
+            max_model_len=view.max_model_len,
+            last_change_time=view.last_change,
         ),
-        kv_cache=KvCacheStatus(precision=engine.kv_cache.precision),
+        kv_cache=KvCacheStatus(precision=engine.kv_cache.precision, usage=view.kv_usage),
+        load=view.load,
+        routes=view.routes,
+        precision_reset=view.reset_done,
+        next=view.next,
+        decisions=view.decisions,
     )
-
-
-def coarse(count: int) -> int:
-    """A count as status shows it: exact up to 2, then the next of 5, 10, 20, 50, … so that few changes are written."""
-    if count <= 2:
-        return count
-    magnitude: int = 10 ** (len(str(count)) - 1)
-    return next(step * magnitude for step in (1, 2, 5, 10) if step * magnitude >= count)
 
 
 def _pod_status(pod: PodObservation, observed: Observation, now: datetime) -> PodStatus:
     trouble = _pod_trouble(pod, now)
     engine = observed.engine_states.get(pod.uid)
+    known = observed.control.pods.get(pod.name) if observed.control is not None else None
     return PodStatus(
         name=pod.name,
         state=_pod_state(pod),
         revision=pod.revision,
         node=pod.node,
+        max_num_seqs=known.cap if known is not None else None,
         in_flight=coarse(engine.in_flight) if engine is not None else None,
         restarts=pod.restarts,
         reason=trouble.reason if trouble else None,

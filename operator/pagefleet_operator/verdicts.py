@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from pagefleet_operator.api.conditions import ConditionState, ConditionStatus, ConditionType, Reason
+from pagefleet_operator.api.conditions import ConditionState, ConditionType, Reason
 from pagefleet_operator.observe import Observation, Unacceptable, Wanted
 from pagefleet_operator.pods import PodObservation
+from pagefleet_operator.remedy_verdicts import judge_remedies
+from pagefleet_operator.verdict import FALSE, TRUE, UNKNOWN, Verdict
 
-TRUE: Final = ConditionStatus.TRUE
-FALSE: Final = ConditionStatus.FALSE
-UNKNOWN: Final = ConditionStatus.UNKNOWN
 MODEL_REASONS: Final = frozenset({Reason.MODEL_MISSING, Reason.ENGINE_START_FAILED})
 
 
@@ -50,14 +49,6 @@ class Fleet:
         return min(self.desired, max(1, self.desired - self.max_unavailable))
 
 
-class Verdict(NamedTuple):
-    """What is said about one condition."""
-
-    status: ConditionStatus
-    reason: Reason
-    message: str
-
-
 def judge(observed: Observation, fleet: Fleet) -> Iterator[ConditionState]:
     """Every condition."""
     accepted, available = judge_accepted(observed), judge_available(fleet)
@@ -71,16 +62,12 @@ def judge(observed: Observation, fleet: Fleet) -> Iterator[ConditionState]:
         ConditionType.AVAILABLE: available,
         ConditionType.PROGRESSING: progressing,
         ConditionType.MODEL_READY: model,
-        ConditionType.METRICS_AVAILABLE: Verdict(UNKNOWN, Reason.NOT_BUILT, "This version reads no engine metrics."),
-        ConditionType.SCALING_ACTIVE: Verdict(FALSE, Reason.NOT_CONFIGURED, "spec.replicas sets the number of pods."),
-        ConditionType.ABLE_TO_SCALE: Verdict(UNKNOWN, Reason.NOT_BUILT, "This version looks for no other autoscaler."),
-        ConditionType.SCALING_LIMITED: Verdict(FALSE, Reason.NOT_CONFIGURED, "Nothing is scaled by the operator."),
-        ConditionType.TUNING_ACTIVE: Verdict(FALSE, Reason.NOT_CONFIGURED, "spec.tuning.mode is Off."),
-        ConditionType.PRECISION_FALLBACK: Verdict(FALSE, Reason.NOT_CONFIGURED, "No route has a precision policy."),
         ConditionType.DRAINING: judge_draining(fleet),
         ConditionType.DEGRADED: degraded,
         ConditionType.READY: judge_ready(accepted, available, progressing, degraded),
     }
+    if isinstance(observed.wanted, Wanted):
+        verdicts |= dict(judge_remedies(observed.wanted.spec, observed.control))
     for kind, verdict in verdicts.items():
         yield ConditionState(
             type=kind,

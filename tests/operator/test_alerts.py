@@ -116,7 +116,7 @@ async def running(tmp_path, clock=lambda: 0.0):
         monotonic=clock,
     )
     runner = await serve_alerts(server, 0)
-    port = runner.addresses[0][1]
+    port = next(address[1] for address in runner.addresses if address[0] == "0.0.0.0")
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
             yield session, woken, token_file

@@ -18,6 +18,7 @@ from pagefleet_operator.api.conditions import Condition, ConditionType
 from pagefleet_operator.api.scalars import MAX_REPLICAS, ShortText, Text
 
 MAX_DECISIONS: Final = 10
+MAX_NEXT: Final = 32
 Count = Annotated[int, Field(ge=0)]
 Ratio = Annotated[str, Field(max_length=16)]
 """A number with a fraction, as text: floats do not survive every client."""
@@ -198,6 +199,10 @@ class LLMServiceStatus(StatusModel):
     """The routes, `default` among them."""
     pods: Annotated[tuple[PodStatus, ...], Field(max_length=MAX_REPLICAS), MapList(key="name")] = ()
     """The engine pods."""
+    precision_reset: ShortText | None = None
+    """The value of the annotation `pagefleet.io/reset-precision` that was followed last."""
+    next: Annotated[tuple[Text, ...], Field(max_length=MAX_NEXT)] = ()
+    """What would have to change for the next remedy, in sentences."""
     decisions: Annotated[tuple[Decision, ...], Field(max_length=MAX_DECISIONS)] = ()
     """The last decisions, newest first."""
 

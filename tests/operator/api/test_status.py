@@ -19,7 +19,7 @@ READY = {
 
 
 def test_what_is_written_is_read_back():
-    raw = {"observedGeneration": 3, "conditions": [READY], "pods": [], "routes": [], "decisions": []}
+    raw = {"observedGeneration": 3, "conditions": [READY], "pods": [], "routes": [], "next": [], "decisions": []}
     assert render_status(parse_status(raw)) == raw
 
 

@@ -1,0 +1,37 @@
+"""The services that there are, as they were observed last, and what the control loop says about each.
+
+The reconcile and the resync put observations in; the loop reads them instead of asking the API server every few
+seconds. Belongs to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from pagefleet_operator.control.view import ControlView
+from pagefleet_operator.labels import Key
+from pagefleet_operator.observe import Gathered, Observation
+
+
+@dataclass(slots=True)
+class Fleets:
+    """One entry per service."""
+
+    public_keys: Callable[[], str | None] = lambda: None
+    """What engines check control tokens with."""
+    observations: dict[Key, Observation] = field(default_factory=dict)
+    views: dict[Key, ControlView] = field(default_factory=dict)
+
+    def complete(self, key: Key, gathered: Gathered) -> Gathered:
+        """What was read of a service, with what this process knows besides."""
+        return replace(gathered, control=self.views.get(key), public_keys=self.public_keys())
+
+    def saw(self, observed: Observation) -> None:
+        """Remember a service."""
+        self.observations[observed.owner.key] = observed
+
+    def forget(self, key: Key) -> None:
+        """The service is gone."""
+        self.observations.pop(key, None)
+        self.views.pop(key, None)

@@ -1,0 +1,118 @@
+"""The precision remedy over all routes of a service: counts from the windows in, overrides and statuses out. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pagefleet_engine.contract.control import DEFAULT_ROUTE
+from pagefleet_engine.contract.precision import Precision
+from pagefleet_operator.api.remedy_spec import RouteSpec
+from pagefleet_operator.api.status import Decision, LLMServiceStatus, RouteStatus
+from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
+from pagefleet_operator.control.room import HIGHEST_USE, use_after_move
+from pagefleet_operator.manifests.runtime import RouteOverride
+from pagefleet_operator.remedies.precision import memory as route_memory
+from pagefleet_operator.remedies.precision.counts import Increments
+from pagefleet_operator.remedies.precision.decide import decide
+from pagefleet_operator.remedies.precision.families import find_family
+from pagefleet_operator.remedies.precision.look import Enough, Fact, Look, NotEnough, Room
+from pagefleet_operator.remedies.precision.memory import Memory, Moment
+from pagefleet_operator.remedies.window import PodWindow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutesOutlook:
+    """What follows for the routes from one look."""
+
+    memories: Mapping[str, Memory]
+    overrides: Mapping[str, RouteOverride]
+    statuses: tuple[RouteStatus, ...]
+    facts: Mapping[str, Fact]
+    decisions: tuple[Decision, ...]
+    next: tuple[str, ...]
+
+
+def restore_routes(spec: LLMServiceSpec, status: LLMServiceStatus, now: Moment) -> dict[str, Memory]:
+    """The memories that a status holds."""
+    by_name = {route.name: route for route in status.routes}
+    return {route.name: route_memory.restore(by_name.get(route.name), now) for route in spec.routes}
+
+
+def look_at_routes(
+    spec: LLMServiceSpec,
+    memories: Mapping[str, Memory],
+    windows: Iterable[PodWindow],
+    usage: Iterable[float],
+    in_flight: int,
+    now: Moment,
+) -> RoutesOutlook:
+    """One look at every route."""
+    windows, usage = tuple(windows), tuple(usage)
+    own = spec.engine.kv_cache.precision
+    family = find_family(spec.model.name, spec.model.uri)
+    answers = {}
+    for route in spec.routes:
+        look = Look(
+            route=route.name,
+            spec=route.kv_precision,
+            policy=route.policy,
+            control_share=route.control_share,
+            engine=own,
+            counts=count(windows, route.name),
+            room=_room(usage, own, route.kv_precision.fallback),
+            now=now,
+            in_flight=in_flight,
+            family=family,
+        )
+        answers[route.name] = decide(memories.get(route.name, Memory()), look)
+    return RoutesOutlook(
+        memories={name: answer.memory for name, answer in answers.items()},
+        overrides={
+            name: RouteOverride(precision=answer.wanted.precision, control_share=answer.wanted.control_share)
+            for name, answer in answers.items()
+        },
+        statuses=(
+            RouteStatus(name=DEFAULT_ROUTE, model=spec.model.name, kv_precision=own),
+            *(
+                _status(route, answers[route.name].memory, answers[route.name].wanted.precision)
+                for route in spec.routes
+            ),
+        ),
+        facts={name: answer.fact for name, answer in answers.items()},
+        decisions=tuple(decision for answer in answers.values() for decision in answer.decisions),
+        next=tuple(answer.what_next for answer in answers.values() if answer.what_next),
+    )
+
+
+def count(windows: Iterable[PodWindow], route: str) -> Increments:
+    """Unconstrained answers of a route since the last look, over all pods; pods that are not measured add none."""
+    total: Counter[tuple[str, str]] = Counter()
+    for window in windows:
+        gained = window.structured()
+        if isinstance(gained, Mapping):
+            for verdicts, number in gained.items():
+                if verdicts.route == route and not verdicts.constrained:
+                    total[verdicts.precision, verdicts.outcome] += int(number)
+    return total
+
+
+def reset_routes(
+    memories: Mapping[str, Memory], wanted: str | None, done: str | None, now: Moment
+) -> dict[str, Memory]:
+    """The memories after a person's annotation, which counts once for each of its values."""
+    if wanted is None or wanted == done:
+        return dict(memories)
+    name = wanted.split(maxsplit=1)[0] if wanted.split() else ""
+    return {route: route_memory.reset(memory, now) if route == name else memory for route, memory in memories.items()}
+
+
+def _status(route: RouteSpec, memory: Memory, precision: Precision) -> RouteStatus:
+    return route_memory.to_status(memory, RouteStatus(name=route.name, model=route.model, kv_precision=precision))
+
+
+def _room(usage: tuple[float, ...], own: Precision, fallback: Precision) -> Room:
+    """As if the whole load were the route's: an engine does not say how much of its pool a route holds."""
+    needed = use_after_move(usage, 1.0, own, fallback)
+    return Enough() if needed <= HIGHEST_USE else NotEnough(needed_share=needed, free_share=HIGHEST_USE)

@@ -1,0 +1,221 @@
+"""One service through one look: scrapes in, targets and a view out. Pure; `loop` does the asking and the setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from pagefleet_engine.contract.metrics import Metric
+from pagefleet_operator.api.status import MAX_DECISIONS, Decision, Remedy
+from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
+from pagefleet_operator.control.numbers import measure
+from pagefleet_operator.control.routes import RoutesOutlook, look_at_routes, reset_routes, restore_routes
+from pagefleet_operator.control.targets import Target
+from pagefleet_operator.control.view import ControlView, PodView, desired_replicas
+from pagefleet_operator.manifests.runtime import route_configs, runtime_start
+from pagefleet_operator.observe import Observation
+from pagefleet_operator.pods import PodObservation
+from pagefleet_operator.remedies.compose import look
+from pagefleet_operator.remedies.fleet import FleetView, ReadyPod, Rules, StartingPod
+from pagefleet_operator.remedies.memory import Memory, rebuild_memory
+from pagefleet_operator.remedies.outlook import Outlook
+from pagefleet_operator.remedies.precision.memory import Memory as RouteMemory
+from pagefleet_operator.remedies.precision.memory import Moment
+from pagefleet_operator.remedies.readings import Readings, ScrapeFailed
+from pagefleet_operator.remedies.samples import number
+from pagefleet_operator.remedies.settings import LoopSettings
+from pagefleet_operator.remedies.window import EngineStart, PodWindow, open_window
+
+PUBLISH_EVERY_S: Final = 30.0
+"""How often numbers that move all the time may change what is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceState:
+    """What is remembered of a service between two looks."""
+
+    memory: Memory
+    routes: Mapping[str, RouteMemory]
+    decisions: tuple[Decision, ...]  # newest first
+    windows: Mapping[str, PodWindow] = field(default_factory=dict)  # by pod
+    reset_done: str | None = None  # the value of the annotation that was followed last
+    last_change: datetime | None = None
+    view: ControlView | None = None
+    published_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What others have to say."""
+
+    alert: str | None = None
+    foreign_autoscaler: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What one look leads to."""
+
+    state: ServiceState
+    targets: Mapping[str, Target]  # by pod
+
+
+def begin(observed: Observation, spec: LLMServiceSpec, now: Moment) -> ServiceState:
+    """The state after a start of the operator, from what it wrote before."""
+    status = observed.status
+    return ServiceState(
+        memory=rebuild_memory(status),
+        routes=restore_routes(spec, status, now),
+        decisions=status.decisions,
+        reset_done=status.precision_reset,
+        last_change=status.tuning.last_change_time if status.tuning else None,
+    )
+
+
+def serving(observed: Observation) -> tuple[PodObservation, ...]:
+    """The pods that get requests: those that are measured and set."""
+    return tuple(pod for pod in observed.pods if pod.ready and not pod.draining and pod.ip is not None)
+
+
+def step(
+    state: ServiceState,
+    observed: Observation,
+    spec: LLMServiceSpec,
+    scrapes: Mapping[str, Readings | ScrapeFailed],
+    now: Moment,
+    settings: LoopSettings,
+    hints: Hints = Hints(),
+) -> Looked:
+    """One look. `scrapes` has an entry for every serving pod."""
+    windows = _windows(state, observed, scrapes, now, settings)
+    outlook = look(_fleet_view(state, observed, spec, windows, now, hints), state.memory)
+    memories = reset_routes(state.routes, observed.reset_precision, state.reset_done, now)
+    usage = [value for window in windows.values() if (value := _gauge(window, Metric.KV_CACHE_USAGE, now)) is not None]
+    in_flight = sum(pod.in_flight or 0 for pod in _pod_views(windows, now).values())
+    routes = look_at_routes(spec, memories, windows.values(), usage, in_flight, now)
+    new = (*outlook.decisions, *routes.decisions)
+    after = replace(
+        state,
+        memory=outlook.memory,
+        routes=routes.memories,
+        decisions=(*reversed(new), *state.decisions)[:MAX_DECISIONS],
+        windows=windows,
+        reset_done=observed.reset_precision or state.reset_done,
+        last_change=_last_change(new) or state.last_change,
+    )
+    after = _publish(after, _view(after, spec, outlook, routes, now, hints), now)
+    return Looked(state=after, targets=_targets(observed, spec, outlook, routes))
+
+
+def _windows(
+    state: ServiceState,
+    observed: Observation,
+    scrapes: Mapping[str, Readings | ScrapeFailed],
+    now: Moment,
+    settings: LoopSettings,
+) -> dict[str, PodWindow]:
+    windows = {}
+    for pod in serving(observed):
+        start = EngineStart(uid=pod.uid, restarts=pod.restarts)
+        window = state.windows.get(pod.name) or open_window(start, settings)
+        windows[pod.name] = window.looked(now.monotonic, scrapes[pod.name], start)
+    return windows
+
+
+def _fleet_view(
+    state: ServiceState,
+    observed: Observation,
+    spec: LLMServiceSpec,
+    windows: Mapping[str, PodWindow],
+    now: Moment,
+    hints: Hints,
+) -> FleetView:
+    starting = (pod for pod in observed.pods if not (pod.ready or pod.leaving or pod.draining or pod.gone))
+    return FleetView(
+        now_s=now.monotonic,
+        time=now.wall,
+        rules=Rules.of(spec),
+        replicas=desired_replicas(spec, observed.status.desired_replicas, state.view),
+        ready=tuple(ReadyPod(name=name, window=window) for name, window in windows.items()),
+        starting=tuple(StartingPod(name=pod.name, age_s=(now.wall - pod.created).total_seconds()) for pod in starting),
+        draining=tuple(pod.name for pod in observed.pods if pod.draining or pod.leaving),
+        foreign_autoscaler=hints.foreign_autoscaler,
+        alert=hints.alert,
+        paused=spec.paused,
+    )
+
+
+def _view(
+    state: ServiceState,
+    spec: LLMServiceSpec,
+    outlook: Outlook,
+    routes: RoutesOutlook,
+    now: Moment,
+    hints: Hints,
+) -> ControlView:
+    """What the reconcile gets to see of this look."""
+    pods = _pod_views(state.windows, now)
+    load, usage = measure(state.windows.values(), now.monotonic)
+    start = runtime_start(spec, cap=outlook.start_cap, max_model_len=outlook.max_model_len, overrides=routes.overrides)
+    return ControlView(
+        start=start,
+        replicas=outlook.replicas,
+        cap=outlook.start_cap or spec.engine.max_num_seqs.initial_cap,
+        max_model_len=outlook.max_model_len or spec.engine.max_model_len,
+        last_change=state.last_change,
+        pods=pods,
+        load=load,
+        kv_usage=usage,
+        routes=routes.statuses,
+        facts=routes.facts,
+        decisions=state.decisions,
+        holds=outlook.holds,
+        reset_done=state.reset_done,
+        foreign_autoscaler=hints.foreign_autoscaler,
+    )
+
+
+def _pod_views(windows: Mapping[str, PodWindow], now: Moment) -> dict[str, PodView]:
+    return {name: _pod_view(window, now) for name, window in windows.items()}
+
+
+def _pod_view(window: PodWindow, now: Moment) -> PodView:
+    cap = _gauge(window, Metric.CAP, now)
+    parts = (Metric.REQUESTS_RUNNING, Metric.REQUESTS_WAITING, Metric.REQUESTS_SWAPPED)
+    counts = [_gauge(window, metric, now) for metric in parts]
+    known = [int(count) for count in counts if count is not None]
+    return PodView(
+        cap=None if cap is None else int(cap),
+        in_flight=sum(known) if len(known) == len(parts) else None,
+        trouble=window.failed.why if window.failed else None,
+    )
+
+
+def _gauge(window: PodWindow, metric: Metric, now: Moment) -> float | None:
+    return number(window.gauge(metric, now.monotonic))
+
+
+def _last_change(decisions: tuple[Decision, ...]) -> datetime | None:
+    times = [decision.time for decision in decisions if decision.remedy is Remedy.TUNE and not decision.advisory]
+    return max(times, default=None)
+
+
+def _targets(observed: Observation, spec: LLMServiceSpec, outlook: Outlook, routes: RoutesOutlook) -> dict[str, Target]:
+    if spec.paused:
+        return {}
+    configs = route_configs(spec, routes.overrides)
+    return {
+        pod.name: Target(cap=outlook.caps.get(pod.name), max_model_len=outlook.max_model_len, routes=configs)
+        for pod in serving(observed)
+    }
+
+
+def _publish(state: ServiceState, view: ControlView, now: Moment) -> ServiceState:
+    """Show the view with every real change; what moves all the time is shown anew twice a minute."""
+    old, published_s = state.view, state.published_s
+    is_due = published_s is None or now.monotonic - published_s >= PUBLISH_EVERY_S
+    if old is None or is_due or view.essence() != old.essence():
+        return replace(state, view=view, published_s=now.monotonic)
+    return state

@@ -1,0 +1,73 @@
+"""What the control loop knows and wants of one service, as the reconcile takes it. A value; nothing here decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pagefleet_engine.contract.control import RuntimeStart
+from pagefleet_operator.api.remedy_spec import Mode
+from pagefleet_operator.api.status import Decision, LoadStatus, RouteStatus
+from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
+from pagefleet_operator.remedies.outlook import Hold
+from pagefleet_operator.remedies.precision.look import Fact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """One serving pod."""
+
+    cap: int | None = None  # as its engine reports it
+    in_flight: int | None = None  # running, waiting and swapped requests
+    trouble: str | None = None  # why its engine could not be measured or set, if it could not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlView:
+    """The latest look at a service. Numbers of load are coarse, and change at most every half minute."""
+
+    start: RuntimeStart  # what a pod made now should start with
+    replicas: int | None = None  # None: the loop has no opinion
+    cap: int | None = None  # what the engines are meant to have
+    max_model_len: int | None = None
+    last_change: datetime | None = None  # of cap or length
+    pods: Mapping[str, PodView] = field(default_factory=dict)
+    load: LoadStatus | None = None
+    kv_usage: str | None = None
+    routes: tuple[RouteStatus, ...] = ()
+    facts: Mapping[str, Fact] = field(default_factory=dict)  # route -> what it says about PrecisionFallback
+    reset_done: str | None = None  # the value of the reset annotation that was followed last
+    decisions: tuple[Decision, ...] = ()  # newest first
+    holds: tuple[Hold, ...] = ()
+    next: tuple[str, ...] = ()  # what would have to change for the next remedy
+    foreign_autoscaler: str | None = None
+
+    def essence(self) -> tuple[object, ...]:
+        """What may not wait to be shown: everything but numbers that move all the time."""
+        return (
+            *(self.start, self.replicas, self.cap, self.max_model_len, self.decisions, self.reset_done),
+            self.foreign_autoscaler,
+            [(name, pod.cap, pod.trouble is None) for name, pod in sorted(self.pods.items())],
+            [(route.name, route.state, route.kv_precision) for route in self.routes],
+            [(name, fact.status, fact.reason) for name, fact in sorted(self.facts.items())],
+            sorted({(hold.remedy, hold.reason) for hold in self.holds}),
+        )
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Pods that could not be measured or set, with why."""
+        return tuple(f"{name}: {pod.trouble}" for name, pod in sorted(self.pods.items()) if pod.trouble)
+
+
+def desired_replicas(spec: LLMServiceSpec, before: int | None, view: ControlView | None) -> int:
+    """How many pods there should be: what the spec says, or within its bounds what was decided last.
+
+    `before` is `status.desiredReplicas`, which outlives a restart of the operator.
+    """
+    scaling = spec.autoscaling
+    if scaling is None or scaling.mode is Mode.OFF:
+        return spec.desired_replicas
+    decided = view.replicas if view is not None else None
+    wanted = decided if decided is not None else before
+    return min(max(wanted if wanted is not None else scaling.min_replicas, scaling.min_replicas), scaling.max_replicas)
