@@ -40,6 +40,14 @@ class OperatorMetrics:
         self.watch_restarts = Counter(
             "pagefleet_operator_watch_restarts", "Times the watches ended.", registry=registry
         )
+        self._add_remedies(registry)
+        info = Gauge(
+            "pagefleet_operator_build_info", "Always 1; the label is the version.", ["version"], registry=registry
+        )
+        info.labels(version=version("pagefleet")).set(1)
+
+    def _add_remedies(self, registry: CollectorRegistry) -> None:
+        """What concerns the engines and the control loop."""
         self.alerts = Counter(
             "pagefleet_operator_alert_notifications",
             "Notifications of Alertmanager's, by what became of them.",
@@ -75,7 +83,3 @@ class OperatorMetrics:
             ["problem"],
             registry=registry,
         )
-        info = Gauge(
-            "pagefleet_operator_build_info", "Always 1; the label is the version.", ["version"], registry=registry
-        )
-        info.labels(version=version("pagefleet")).set(1)
