@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from e2e.cluster import api as local_cluster
+from pagefleet_engine.contract.arguments import API_PORT, CONTROL_PORT
 from pagefleet_operator.settings import OperatorSettings, parse_settings
 
 pytestmark = pytest.mark.e2e
@@ -20,9 +21,11 @@ CRD = yaml.safe_load((ROOT / "crds" / "pagefleet.io_llmservices.yaml").read_text
 SERVICE_RULES = [
     (["pagefleet.io"], ["llmservices"], ["get", "list", "watch"]),
     (["pagefleet.io"], ["llmservices/status"], ["patch"]),
-    ([""], ["pods"], ["list", "watch", "create", "delete"]),
+    ([""], ["pods"], ["list", "watch", "create", "patch", "delete"]),
+    ([""], ["pods/status"], ["patch"]),
     ([""], ["services"], ["get", "list", "watch", "create", "patch"]),
     (["policy"], ["poddisruptionbudgets"], ["get", "list", "watch", "create", "patch", "delete"]),
+    (["discovery.k8s.io"], ["endpointslices"], ["list"]),
     (["events.k8s.io"], ["events"], ["create"]),
 ]
 
@@ -73,8 +76,9 @@ def test_the_objects_of_a_default_release(render):
         ("CustomResourceDefinition", "llmservices.pagefleet.io"),
         ("Deployment", "pagefleet-operator"),
         ("Lease", "pagefleet-operator"),
-        ("Role", "pagefleet-operator-lease"),
-        ("RoleBinding", "pagefleet-operator-lease"),
+        ("Role", "pagefleet-operator-own"),
+        ("RoleBinding", "pagefleet-operator-own"),
+        ("Secret", "pagefleet-operator-signing-keys"),
         ("Service", "pagefleet-operator"),
         ("ServiceAccount", "pagefleet-operator"),
     ]
@@ -93,14 +97,41 @@ def test_the_operator_has_the_rights_that_it_uses_and_no_other(render):
     assert [
         (*rule, role.get("resourceNames"))
         for rule, role in zip(
-            rules(objects["Role", "pagefleet-operator-lease"]),
-            objects["Role", "pagefleet-operator-lease"]["rules"],
+            rules(objects["Role", "pagefleet-operator-own"]),
+            objects["Role", "pagefleet-operator-own"]["rules"],
             strict=True,
         )
     ] == [
         (["coordination.k8s.io"], ["leases"], ["create"], None),
         (["coordination.k8s.io"], ["leases"], ["get", "patch"], ["pagefleet-operator"]),
+        ([""], ["secrets"], ["get", "patch"], ["pagefleet-operator-signing-keys"]),
     ]
+
+
+def test_the_release_owns_the_signing_keys_and_never_touches_them(render):
+    secret = render(release="other")["Secret", "other-pagefleet-operator-signing-keys"]
+    assert set(secret) == {"apiVersion", "kind", "metadata", "type"}
+    args = pod_of(render("signingKeys.days=7", release="other"), "other-pagefleet-operator")["containers"][0]["args"]
+    settings = parse_settings(args, {})
+    assert (settings.signing_secret_namespace, settings.signing_secret_name) == ("system", secret["metadata"]["name"])
+    assert settings.signing_key_days == 7
+
+
+def test_only_the_operator_reaches_the_control_port_where_that_is_asked_for(render):
+    assert [kind for kind, _ in render() if kind == "NetworkPolicy"] == []
+    objects = render("networkPolicy.namespaces={models}")
+    policy = objects["NetworkPolicy", "pagefleet-engines"]
+    assert policy["metadata"]["namespace"] == "models"
+    assert policy["spec"]["podSelector"] == {
+        "matchExpressions": [{"key": "pagefleet.io/service", "operator": "Exists"}]
+    }
+    api, control = policy["spec"]["ingress"]
+    assert api == {"ports": [{"protocol": "TCP", "port": API_PORT}]}
+    assert control["ports"] == [{"protocol": "TCP", "port": CONTROL_PORT}]
+    (peer,) = control["from"]
+    assert peer["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "system"}}
+    labels = objects["Deployment", "pagefleet-operator"]["spec"]["template"]["metadata"]["labels"]
+    assert peer["podSelector"]["matchLabels"].items() <= labels.items()
 
 
 def test_the_release_owns_the_lease_and_says_nothing_of_its_holder(render):
@@ -133,7 +164,11 @@ def test_the_operator_reads_its_own_arguments(render):
     (container,) = pod_of(render())["containers"]
     assert container["command"] == ["pagefleet-operator"]
     assert parse_settings(container["args"], {}) == OperatorSettings(
-        lease_namespace="system", lease_name="pagefleet-operator", health_port=8080
+        lease_namespace="system",
+        lease_name="pagefleet-operator",
+        signing_secret_namespace="system",
+        signing_secret_name="pagefleet-operator-signing-keys",
+        health_port=8080,
     )
 
 
@@ -208,7 +243,7 @@ def test_a_release_of_another_name_says_so_everywhere(render):
 def test_an_account_of_ones_own(render):
     found = render("serviceAccount.create=false", "serviceAccount.name=mine", "rbac.create=false")
     assert pod_of(found)["serviceAccountName"] == "mine"
-    assert {kind for kind, _ in found} == {"CustomResourceDefinition", "Deployment", "Lease", "Service"}
+    assert {kind for kind, _ in found} == {"CustomResourceDefinition", "Deployment", "Lease", "Secret", "Service"}
 
 
 def test_optional_pod_settings(render):

@@ -9,9 +9,10 @@ import socket
 import time
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from secrets import token_hex
+from secrets import token_bytes, token_hex
 from typing import Any, Final
 
 from kubernetes.aio.client import Configuration
@@ -19,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from pagefleet_operator.api_server import ApiServer
 from pagefleet_operator.connect import load_configuration, wait_for_resource
+from pagefleet_operator.engine_client import EngineClient
 from pagefleet_operator.handlers import Watches
 from pagefleet_operator.health import Health, serve_health
 from pagefleet_operator.labels import Key
@@ -27,6 +29,7 @@ from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.reconcile import Reconciler
 from pagefleet_operator.resync import Resync
 from pagefleet_operator.settings import OperatorSettings
+from pagefleet_operator.signing_keys import SigningKeys
 from pagefleet_operator.work_queue import WorkQueue
 
 logger = logging.getLogger(__name__)
@@ -42,7 +45,15 @@ async def run(settings: OperatorSettings, environ: Mapping[str, str], stop: asyn
         server = await stack.enter_async_context(ApiServer(configuration, metrics, health.answered))
         runner = await serve_health(health, metrics.registry, settings.health_port)
         stack.push_async_callback(runner.cleanup)
-        await until_first(stop.wait(), _work(settings, configuration, server, metrics, health))
+        outside = _Outside(
+            settings=settings,
+            configuration=configuration,
+            server=server,
+            metrics=metrics,
+            health=health,
+            identity=f"{socket.gethostname()}_{token_hex(4)}",
+        )
+        await until_first(stop.wait(), _work(outside))
     logger.info("stopped")
 
 
@@ -60,45 +71,60 @@ async def until_first(*coroutines: Coroutine[Any, Any, object]) -> None:
         task.result()
 
 
-async def _work(
-    settings: OperatorSettings,
-    configuration: Configuration,
-    server: ApiServer,
-    metrics: OperatorMetrics,
-    health: Health,
-) -> None:
-    await wait_for_resource(server, random.random, health.beat)
-    identity = f"{socket.gethostname()}_{token_hex(4)}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outside:
+    """What the whole process shares."""
+
+    settings: OperatorSettings
+    configuration: Configuration
+    server: ApiServer
+    metrics: OperatorMetrics
+    health: Health
+    identity: str
+
+
+async def _work(outside: _Outside) -> None:
+    settings, health = outside.settings, outside.health
+    await wait_for_resource(outside.server, random.random, health.beat)
     lease = LeaseHolder(
-        server,
+        outside.server,
         Key(settings.lease_namespace, settings.lease_name),
-        identity,
+        outside.identity,
         clock=_now,
         monotonic=time.monotonic,
         on_attempt=health.beat,
     )
     await lease.acquire()
-    metrics.active.set(1)
+    outside.metrics.active.set(1)
     try:
-        await _serve(settings, configuration, server, metrics, health, lease, identity)
+        await until_first(lease.hold(), _reach_engines(outside))
     finally:
         await lease.release()
 
 
-async def _serve(
-    settings: OperatorSettings,
-    configuration: Configuration,
-    server: ApiServer,
-    metrics: OperatorMetrics,
-    health: Health,
-    lease: LeaseHolder,
-    identity: str,
-) -> None:
-    reconciler = Reconciler(cluster=server, metrics=metrics, clock=_now, identity=identity)
+async def _reach_engines(outside: _Outside) -> None:
+    """Keys and client for the engines, kept for as long as the work goes on."""
+    settings = outside.settings
+    keys = SigningKeys(
+        outside.server,
+        Key(settings.signing_secret_namespace, settings.signing_secret_name),
+        metrics=outside.metrics,
+        clock=_now,
+        make_seed=partial(token_bytes, 32),
+        max_age=timedelta(days=settings.signing_key_days),
+    )
+    await keys.refresh()
+    async with EngineClient(keys, time.time) as engines:
+        await until_first(keys.run(), _serve(outside, keys, engines))
+
+
+async def _serve(outside: _Outside, keys: SigningKeys, engines: EngineClient) -> None:
+    settings, server, metrics = outside.settings, outside.server, outside.metrics
+    reconciler = Reconciler(cluster=server, metrics=metrics, clock=_now, identity=outside.identity, engines=engines)
     queue = WorkQueue(reconciler, metrics=metrics, random=random.random)
     watches = Watches(
         wake=queue.add,
-        configuration=configuration,
+        configuration=outside.configuration,
         namespaces=settings.namespaces,
         metrics=metrics,
         random=random.random,
@@ -107,13 +133,13 @@ async def _serve(
     resync = Resync(
         cluster=server,
         add=queue.add,
-        health=health,
+        health=outside.health,
         clock=_now,
         random=random.random,
         namespaces=settings.namespaces,
         period_s=settings.resync_s,
     )
-    await until_first(lease.hold(), queue.run(settings.workers), watches.run(), resync.run())
+    await until_first(queue.run(settings.workers), watches.run(), resync.run())
 
 
 def _now() -> datetime:

@@ -16,6 +16,9 @@ class OperatorSettings:
     health_port: int = 8080
     lease_namespace: str = "default"
     lease_name: str = "pagefleet-operator"
+    signing_secret_namespace: str = "default"
+    signing_secret_name: str = "pagefleet-signing-keys"
+    signing_key_days: int = 30
     log_format: Literal["text", "json"] = "text"
     resync_s: float = 45.0
     workers: int = 8
@@ -27,6 +30,10 @@ class OperatorSettings:
             raise ValueError(f"--resync-seconds {self.resync_s:g}: use 1 to 3600")
         if not 1 <= self.workers <= 256:
             raise ValueError(f"--workers {self.workers}: use 1 to 256")
+        if not 1 <= self.signing_key_days <= 3650:
+            raise ValueError(f"--signing-key-days {self.signing_key_days}: use 1 to 3650")
+        if "" in (self.signing_secret_namespace, self.signing_secret_name):
+            raise ValueError("--signing-secret-namespace and --signing-secret-name must not be empty")
         if "" in (self.lease_namespace, self.lease_name, *self.namespaces):
             raise ValueError("--namespace, --lease-namespace and --lease-name must not be empty")
 
@@ -39,6 +46,9 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> OperatorS
         health_port=found.health_port,
         lease_namespace=found.lease_namespace,
         lease_name=found.lease_name,
+        signing_secret_namespace=found.signing_secret_namespace,
+        signing_secret_name=found.signing_secret_name,
+        signing_key_days=found.signing_key_days,
         log_format=found.log_format,
         resync_s=found.resync_seconds,
         workers=found.workers,
@@ -58,6 +68,10 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--health-port", type=int, default=8080, metavar="PORT", help="/healthz, /readyz, /metrics (default: 8080)")
     add("--lease-namespace", default=own, metavar="NS", help=f"where the Lease is (default: {own})")
     add("--lease-name", default="pagefleet-operator", metavar="NAME", help="the Lease (default: pagefleet-operator)")
+    secret, days = "pagefleet-signing-keys", "days after which a new signing key is made (default: 30)"
+    add("--signing-secret-namespace", default=own, metavar="NS", help=f"where the signing keys are (default: {own})")
+    add("--signing-secret-name", default=secret, metavar="NAME", help=f"their Secret (default: {secret})")
+    add("--signing-key-days", type=int, default=30, metavar="N", help=days)
     add("--log-format", choices=("text", "json"), default="text", help="one line per entry (default: text)")
     add("--resync-seconds", type=float, default=45.0, metavar="S", help="look at every service so often (default: 45)")
     add("--workers", type=int, default=8, metavar="N", help="services reconciled at once (default: 8)")

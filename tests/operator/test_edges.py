@@ -17,7 +17,8 @@ from pagefleet_operator.settings import OperatorSettings, parse_settings
 
 def test_settings_come_from_flags_and_the_pods_namespace():
     argv = ["--namespace", "a", "--namespace", "b", "--namespace", "a", "--resync-seconds", "10"]
-    want = OperatorSettings(namespaces=("a", "b"), lease_namespace="system", resync_s=10)
+    own = {"lease_namespace": "system", "signing_secret_namespace": "system"}
+    want = OperatorSettings(namespaces=("a", "b"), resync_s=10, **own)
     assert parse_settings(argv, {"POD_NAMESPACE": "system"}) == want
     assert parse_settings([], {}) == OperatorSettings()
 
@@ -29,6 +30,8 @@ def test_settings_come_from_flags_and_the_pods_namespace():
         (["--health-port", "70000"], "--health-port 70000: use"),
         (["--workers", "0"], "--workers 0: use 1 to 256"),
         (["--namespace", ""], "must not be empty"),
+        (["--signing-secret-name", ""], "--signing-secret-name must not be empty"),
+        (["--signing-key-days", "0"], "--signing-key-days 0: use 1 to 3650"),
     ],
 )
 def test_settings_out_of_range_name_the_flag(argv, message):
