@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pagefleet_engine.request import SamplingParams
+from pagefleet_engine.server.beam_fields import check_beams, check_num_choices
 from pagefleet_engine.server.body import read_json
 from pagefleet_engine.server.errors import invalid
 from pagefleet_engine.server.inputs import (
@@ -35,6 +36,7 @@ async def chat(request: Request, service: Service) -> Response:
     messages = check_messages(body.messages, service.limits)
     engine = service.engine
     sampling = build_sampling(body, service.limits, engine.model_info.vocab_size)
+    beam = check_beams(body, service.limits)
     ids = await _tokenize_messages(service, messages, add_generation_prompt=body.add_generation_prompt is not False)
     plan = _plan(service, model, ids, sampling, param="messages")
     job = Job(
@@ -43,6 +45,7 @@ async def chat(request: Request, service: Service) -> Response:
         model=model,
         choices=spread([plan]),
         num_prompt_tokens=len(ids),
+        beam=beam,
         **wants(body),
     )
     return await respond(request, service, job, ChatShape(engine.tokenizer))
@@ -56,10 +59,8 @@ async def completions(request: Request, service: Service) -> Response:
     prompts = check_prompts(body.prompt, service.limits)
     engine = service.engine
     sampling = build_sampling(body, service.limits, engine.model_info.vocab_size)
-    made, param = (sampling.n, "n") if sampling.best_of is None else (sampling.best_of, "best_of")
-    if len(prompts) * made > service.limits.choices:
-        message = f"{param}: {made} choices for {len(prompts)} prompts; at most {service.limits.choices} in all"
-        raise invalid(message, param=param)
+    beam = check_beams(body, service.limits)
+    check_num_choices(sampling, beam, len(prompts), service.limits)
     tokenised = await _tokenize_prompts(service, prompts, add_special_tokens=body.add_special_tokens is not False)
     plans = [
         _plan(service, model, ids, sampling, param="prompt", echo=text if body.echo else "") for ids, text in tokenised
@@ -70,6 +71,7 @@ async def completions(request: Request, service: Service) -> Response:
         model=model,
         choices=spread(plans),
         num_prompt_tokens=sum(len(ids) for ids, _ in tokenised),
+        beam=beam,
         **wants(body),
     )
     return await respond(request, service, job, CompletionShape(engine.tokenizer))

@@ -11,7 +11,9 @@ from pagefleet_engine.api import RequestOptions, TokenOutput
 from pagefleet_engine.errors import EngineDead, QueueFull, RequestRefused
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.answer import Answer, Delta
-from pagefleet_engine.server.errors import ApiError, internal, invalid, queue_full, unavailable
+from pagefleet_engine.server.beams import run_beams
+from pagefleet_engine.server.errors import internal
+from pagefleet_engine.server.failures import raise_on_failure, translate
 from pagefleet_engine.server.job import Choice, Job
 from pagefleet_engine.server.metrics import RequestTimer
 from pagefleet_engine.server.service import Service
@@ -19,6 +21,11 @@ from pagefleet_engine.server.service import Service
 
 async def run_job(service: Service, job: Job) -> AsyncGenerator[Delta, None]:
     """Deltas of all choices. Raises `ApiError`; closing it, or any choice's error, aborts all of them."""
+    if job.beam is not None:
+        async with aclosing(run_beams(service, job, job.beam)) as deltas:
+            async for delta in deltas:
+                yield delta
+        return
     if len(job.choices) == 1:
         async with aclosing(_run_choice(service, job, job.choices[0])) as deltas:
             async for delta in deltas:
@@ -77,7 +84,7 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
                 timer.tokens(len(output.token_ids), now=service.monotonic())
                 delta = answer.add(output)
                 reason = delta.finish_reason or reason
-                _raise_on_failure(output, reason)
+                raise_on_failure(output, reason)
                 if not delta.is_empty or delta.num_tokens:
                     yield delta
                 if delta.finish_reason is not None:
@@ -98,19 +105,3 @@ def request_options(job: Job, choice: Choice) -> RequestOptions:
         allow_demotion=choice.pick.allow_demotion,
         fork_of=None if choice.index == choice.leader else f"{job.id}-{choice.leader}",
     )
-
-
-def translate(error: RequestRefused | QueueFull | EngineDead) -> ApiError:
-    """The engine's refusals as a client reads them."""
-    if isinstance(error, RequestRefused):
-        return invalid(str(error), param=error.param)
-    if isinstance(error, QueueFull):
-        return queue_full(str(error), error.retry_after_s)
-    return unavailable("the engine has stopped: try again elsewhere", "engine_stopped")
-
-
-def _raise_on_failure(output: TokenOutput, reason: FinishReason) -> None:
-    if reason is FinishReason.ERROR:
-        raise internal(f"the engine failed on this request: {output.error or 'no reason given'}")
-    if output.finish_reason is FinishReason.ABORT:
-        raise unavailable("this engine is shutting down and could not finish the request", "aborted")

@@ -27,6 +27,15 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BeamOptions:
+    """A beam search in place of sampling."""
+
+    width: int
+    length_penalty: float
+    """Answers are ranked by their log probability over their length to the power of this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """All choices of one HTTP request."""
 
@@ -46,6 +55,8 @@ class Job:
     cache_salt: str = ""
     keep: int | None = None
     """With `best_of`: choices of each prompt that the client gets, the best of those that are made."""
+    beam: BeamOptions | None = None
+    """The choices are the best of a beam search, instead of being sampled."""
 
 
 def wants(body: GenerationBody) -> dict[str, Any]:

@@ -58,6 +58,9 @@ class GenerationBody(_Body):
     seed: int | None = None
     n: int | None = None
     best_of: int | None = None
+    use_beam_search: bool | None = None
+    beam_width: int | None = None
+    length_penalty: float | None = None
     priority: int | None = None
     cache_salt: str | None = None
     stop: Stop = None
@@ -122,7 +125,6 @@ NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
-    "length_penalty": (1, 1.0),
     "logits_processors": ([],),
     "lora_path": (),
     "media_io_kwargs": ({},),
@@ -138,7 +140,6 @@ NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
 }
 
 B = TypeVar("B", bound=_Body)

@@ -225,6 +225,46 @@ ROWS = {
     "best_of of many prompts": plain(
         "best_of: 4 choices for 2 prompts; at most 6 in all", param="best_of", best_of=4, prompt=["a", "b"]
     ),
+    "beam_width without a beam search": plain(
+        "beam_width: only with use_beam_search set to true", param="beam_width", beam_width=2
+    ),
+    "length_penalty without a beam search": chat(
+        "length_penalty: only with use_beam_search set to true", param="length_penalty", length_penalty=0.5
+    ),
+    "a beam search in a stream": plain(
+        "stream: not served together with use_beam_search: leave it out",
+        param="stream",
+        use_beam_search=True,
+        stream=True,
+    ),
+    "a beam search that samples": chat(
+        "temperature: not served together with use_beam_search: leave it out",
+        param="temperature",
+        use_beam_search=True,
+        temperature=0.7,
+    ),
+    "a beam search with logprobs": chat(
+        "logprobs: not served together with use_beam_search: leave it out",
+        param="logprobs",
+        use_beam_search=True,
+        logprobs=True,
+    ),
+    "more choices than beams": plain(
+        "beam_width: 2: must be 3 (n) to 4", param="beam_width", use_beam_search=True, beam_width=2, n=3
+    ),
+    "CVE-2024-8939: beam_width": plain(
+        "beam_width: 2147483648: must be 1 (n) to 4", param="beam_width", use_beam_search=True, beam_width=2**31
+    ),
+    "a length_penalty out of bounds": plain(
+        "length_penalty: must be -10 to 10", param="length_penalty", use_beam_search=True, length_penalty=1e300
+    ),
+    "beams of many prompts": plain(
+        "beam_width: 4 choices for 2 prompts; at most 6 in all",
+        param="beam_width",
+        use_beam_search=True,
+        beam_width=4,
+        prompt=["a", "b"],
+    ),
     "priority 101": plain(
         "priority: 101: must be -100 to 100; lower is served earlier", param="priority", priority=101
     ),
