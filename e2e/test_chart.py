@@ -26,6 +26,8 @@ SERVICE_RULES = [
     ([""], ["services"], ["get", "list", "watch", "create", "patch"]),
     (["policy"], ["poddisruptionbudgets"], ["get", "list", "watch", "create", "patch", "delete"]),
     (["discovery.k8s.io"], ["endpointslices"], ["list"]),
+    (["autoscaling"], ["horizontalpodautoscalers"], ["list"]),
+    (["keda.sh"], ["scaledobjects"], ["list"]),
     (["events.k8s.io"], ["events"], ["create"]),
 ]
 

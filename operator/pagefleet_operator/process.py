@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from pagefleet_operator.api_server import ApiServer
 from pagefleet_operator.connect import load_configuration, wait_for_resource
+from pagefleet_operator.control.fleets import Fleets
 from pagefleet_operator.engine_client import EngineClient
 from pagefleet_operator.handlers import Watches
 from pagefleet_operator.health import Health, serve_health
@@ -120,7 +121,10 @@ async def _reach_engines(outside: _Outside) -> None:
 
 async def _serve(outside: _Outside, keys: SigningKeys, engines: EngineClient) -> None:
     settings, server, metrics = outside.settings, outside.server, outside.metrics
-    reconciler = Reconciler(cluster=server, metrics=metrics, clock=_now, identity=outside.identity, engines=engines)
+    fleets = Fleets(public_keys=keys.public_text)
+    reconciler = Reconciler(
+        cluster=server, metrics=metrics, clock=_now, identity=outside.identity, engines=engines, fleets=fleets
+    )
     queue = WorkQueue(reconciler, metrics=metrics, random=random.random)
     watches = Watches(
         wake=queue.add,
@@ -138,6 +142,7 @@ async def _serve(outside: _Outside, keys: SigningKeys, engines: EngineClient) ->
         random=random.random,
         namespaces=settings.namespaces,
         period_s=settings.resync_s,
+        fleets=fleets,
     )
     await until_first(queue.run(settings.workers), watches.run(), resync.run())
 
