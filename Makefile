@@ -81,6 +81,10 @@ test-e2e: install ## the tests on the real cluster (CI=true: a skip is a failure
 soak-scheduler: install ## the scheduler over 20,000 random steps per configuration (STEPS=, SEED=)
 	PAGEFLEET_SOAK_STEPS=$(or $(STEPS),20000) PAGEFLEET_SOAK_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -s tests/engine/scheduling/test_simulation.py
 
+.PHONY: simulate-precision
+simulate-precision: install ## the statistics of the precision remedy, 1,000 routes per row (RUNS=, SEED=)
+	$(BIN)/python -m tests.operator.remedies.simulate_precision --runs $(or $(RUNS),1000) --seed $(or $(SEED),1)
+
 .PHONY: fuzz
 fuzz: install ## 100,000 hostile requests against the engine's API (REQUESTS=, SEED=)
 	$(BIN)/python -m tests.engine.server.fuzz --requests $(or $(REQUESTS),100000) --seed $(or $(SEED),0)

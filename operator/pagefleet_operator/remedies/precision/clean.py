@@ -14,7 +14,7 @@ from pagefleet_operator.remedies.precision.counts import Tally
 from pagefleet_operator.remedies.precision.fisher import log_sum
 from pagefleet_operator.remedies.precision.screen import MIN_BOUND
 
-BELOW: Final = (0.1, 0.5)
+BELOW: Final = (0.1, 0.4)
 
 
 def is_clean(probes: Tally, bound: float, beta: float) -> bool:

@@ -25,7 +25,7 @@ MOVED = (RouteState.FALLBACK, RouteState.LATCHED)
 def decide(memory: Memory, look: Look) -> Answer:
     """The route's memory after this look, what it should run in, and what is to be told."""
     limits = Limits.of(look.spec)
-    after = _advance(memory, look, limits)
+    after = advance(memory, look, limits)
     wanted = want(after, look)
     return Answer(
         memory=after,
@@ -48,7 +48,12 @@ def want(memory: Memory, look: Look) -> Wanted:
             share = PROBE_CONTROL_SHARE
         elif memory.state is RouteState.TESTING and memory.cause is not Cause.INSUFFICIENT_CAPACITY:
             share = TEST_SHARE
-    return Wanted(precision=precision, control_precision=look.spec.fallback, control_share=share)
+    return Wanted(
+        precision=precision,
+        control_precision=look.spec.fallback,
+        control_share=share,
+        allow_demotion=look.spec.allow_demotion and precision is look.engine,
+    )
 
 
 def is_applicable(look: Look) -> bool:
@@ -56,7 +61,8 @@ def is_applicable(look: Look) -> bool:
     return look.policy is not Mode.OFF and look.spec.fallback is not look.engine
 
 
-def _advance(memory: Memory, look: Look, limits: Limits) -> Memory:
+def advance(memory: Memory, look: Look, limits: Limits) -> Memory:
+    """The memory after this look: the decision without its words."""
     if not is_applicable(look):
         return memory
     arms = sort_into_arms(look.counts, engine=look.engine, fallback=look.spec.fallback)

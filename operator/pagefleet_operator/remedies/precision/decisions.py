@@ -37,7 +37,7 @@ def record(before: Memory, after: Memory, look: Look, *, was: Wanted, wanted: Wa
                 "reason": str(after.cause),
                 "message": say_why(after, look) + (" Not done: the policy is Advisory." if advisory else ""),
                 "advisory": advisory,
-                "measurements": _measurements(before, after),
+                "measurements": _measurements(after),
             }
         ),
     )
@@ -66,6 +66,7 @@ def _would_be(cause: Cause, wanted: Wanted) -> Wanted:
         precision=wanted.control_precision if to_fallback else wanted.precision,
         control_precision=wanted.control_precision,
         control_share=share,
+        allow_demotion=wanted.allow_demotion and not to_fallback,
     )
 
 
@@ -75,9 +76,9 @@ def _text(wanted: Wanted) -> str:
     return f"{wanted.precision}, {wanted.control_share:.0%} {wanted.control_precision}"
 
 
-def _measurements(before: Memory, after: Memory) -> dict[str, str]:
+def _measurements(after: Memory) -> dict[str, str]:
     if after.cause is Cause.RATE_ABOVE_BOUND:
-        return _counts(before.window.total)
+        return _counts(after.window.total)
     if after.cause in (Cause.KNOWN_FAMILY, Cause.QUIET_PERIOD_OVER) or after.difference is None:
         return {}
     evidence = math.exp(min(after.difference.log_e, math.log(MOST_EVIDENCE)))

@@ -21,6 +21,7 @@ from pagefleet_operator.remedies.precision.fisher import Block, log_e_values, lo
 ODDS: Final = (1.5, 2.0, 3.0, 5.0, 9.0)
 WORTH_A_MOVE: Final = ODDS.index(2.0)
 SCHEMA_WEIGHT: Final = 0.8
+ROUNDING: Final = 1e-9
 MIN_BLOCK: Final = 8
 """Answers that a block has in each arm at least; depends on assignment alone, so it biases nothing."""
 
@@ -96,7 +97,7 @@ class Difference:
 
         Not said while truncations speak for a difference.
         """
-        return self.schema.logs[WORTH_A_MOVE] <= math.log(beta) and self.truncation.log_e <= 0
+        return self.schema.logs[WORTH_A_MOVE] <= math.log(beta) and self.truncation.log_e <= ROUNDING
 
     def has(self, min_samples: int) -> bool:
         """Whether both arms have as many answers."""

@@ -52,7 +52,7 @@ class Limits:
     @property
     def probe_answers(self) -> int:
         """How many answers probing may take; a tenth of them are probes."""
-        return max(5_000, 10 * self.window, 20 * self.min_samples)
+        return max(10_000, 20 * self.window, 20 * self.min_samples)
 
 
 def rest_after(tests: int) -> int:

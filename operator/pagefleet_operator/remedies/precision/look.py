@@ -52,6 +52,7 @@ class Wanted:
     precision: Precision
     control_precision: Precision
     control_share: float  # 0..1
+    allow_demotion: bool  # never while the route is in fallback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

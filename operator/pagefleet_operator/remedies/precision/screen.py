@@ -4,7 +4,7 @@ Page's CUSUM (Biometrika 41, 1954) of the log-likelihood ratio of a clearly bad 
 side of the bound, over the last answers only. A false alarm costs no answer its precision: it starts the second stage.
 
 Truncated answers have no verdict. Those above what the control explains, at the upper end of Wilson's interval of its
-truncation rate (z = 2), count as failures.
+truncation rate (z = 2.5), count as failures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MIN_BOUND: Final = 0.001
 """A bound of 0 is read as this: one failure in a thousand is the least that a window can show."""
 ALARM: Final = math.log(30)
 NUM_CHUNKS: Final = 20
-Z: Final = 2.0
+Z: Final = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

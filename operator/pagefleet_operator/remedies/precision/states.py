@@ -45,9 +45,9 @@ def step_normal(memory: Memory, look: Look, arms: Arms, limits: Limits) -> Memor
 
 
 def begin_test(memory: Memory, look: Look, limits: Limits) -> Memory:
-    """The second stage, with one more test on the account."""
+    """The second stage, with one more test on the account; the window is kept to be told of."""
     testing = enter(memory, RouteState.TESTING, Cause.RATE_ABOVE_BOUND, look.now)
-    return replace(testing, tests=memory.tests + 1, difference=_fresh(look, limits))
+    return replace(testing, tests=memory.tests + 1, window=memory.window, difference=_fresh(look, limits))
 
 
 def step_testing(memory: Memory, look: Look, arms: Arms, limits: Limits) -> Memory:

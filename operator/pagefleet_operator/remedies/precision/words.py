@@ -13,6 +13,8 @@ from pagefleet_operator.remedies.precision.memory import Cause, Memory
 
 RESET_ANNOTATION: Final = "pagefleet.io/reset-precision"
 WHY: Final = {
+    Cause.NEW: "why it is where it is was not recorded",
+    Cause.WATCHED: "nothing has happened to it",
     Cause.RATE_ABOVE_BOUND: "more than {bound} of the answers in {engine} miss their schema",
     Cause.DIFFERENCE_CONFIRMED: "{engine} fails more often than {fallback}, and not by chance",
     Cause.INSUFFICIENT_CAPACITY: "{engine} fails more often than {fallback}, but {room}; it keeps {engine} until then",
