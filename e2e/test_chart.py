@@ -269,3 +269,13 @@ def test_bad_values_are_refused_by_helm(helm, setting):
     found = helm("template", "pagefleet", str(CHART), "--set", setting)
     assert found.returncode != 0
     assert setting.split("=")[0].split(".")[-1] in found.stderr
+
+
+def test_alerts_are_taken_where_a_token_is_given(render):
+    objects = render("alerts.tokenSecret=alertmanager", "alerts.tokenKey=bearer")
+    pod = pod_of(objects)
+    [container] = pod["containers"]
+    assert parse_settings(container["args"], {}).alert_token_file == "/var/run/pagefleet/alerts/bearer"
+    assert {"name": "alerts", "secret": {"secretName": "alertmanager"}} in pod["volumes"]
+    ports = {port["name"]: port["port"] for port in objects["Service", "pagefleet-operator"]["spec"]["ports"]}
+    assert ports == {"health": 8080, "alerts": 8081}

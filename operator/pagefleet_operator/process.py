@@ -7,20 +7,25 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Coroutine, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from secrets import token_bytes, token_hex
 from typing import Any, Final
 
 from kubernetes.aio.client import Configuration
 from prometheus_client import CollectorRegistry
 
+from pagefleet_operator.alert_server import AlertServer, serve_alerts
+from pagefleet_operator.alerts import AlertBook
 from pagefleet_operator.api_server import ApiServer
 from pagefleet_operator.connect import load_configuration, wait_for_resource
+from pagefleet_operator.control.autoscalers import Autoscalers
 from pagefleet_operator.control.fleets import Fleets
+from pagefleet_operator.control.loop import ControlLoop
 from pagefleet_operator.engine_client import EngineClient
 from pagefleet_operator.handlers import Watches
 from pagefleet_operator.health import Health, serve_health
@@ -144,7 +149,41 @@ async def _serve(outside: _Outside, keys: SigningKeys, engines: EngineClient) ->
         period_s=settings.resync_s,
         fleets=fleets,
     )
-    await until_first(queue.run(settings.workers), watches.run(), resync.run())
+    book = AlertBook()
+    loop = ControlLoop(
+        fleets=fleets,
+        engines=engines,
+        autoscalers=Autoscalers(cluster=server),
+        alerts=book,
+        wake=queue.add,
+        metrics=metrics,
+        monotonic=time.monotonic,
+        clock=_now,
+        random=random.random,
+    )
+    async with _alerts(outside, book, fleets, loop):
+        await until_first(queue.run(settings.workers), watches.run(), resync.run(), loop.run())
+
+
+@asynccontextmanager
+async def _alerts(outside: _Outside, book: AlertBook, fleets: Fleets, loop: ControlLoop) -> AsyncIterator[None]:
+    """The server for Alertmanager, where a token for it is given. Raises `OSError` for a taken port."""
+    if outside.settings.alert_token_file is None:
+        yield
+        return
+    server = AlertServer(
+        token_file=Path(outside.settings.alert_token_file),
+        book=book,
+        known=fleets.observations,
+        wake=loop.hint,
+        metrics=outside.metrics,
+        monotonic=time.monotonic,
+    )
+    runner = await serve_alerts(server, outside.settings.alert_port)
+    try:
+        yield
+    finally:
+        await runner.cleanup()
 
 
 def _now() -> datetime:
