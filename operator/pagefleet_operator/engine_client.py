@@ -200,8 +200,9 @@ class EngineClient:
 
 
 def _origin(pod: EnginePod, port: int) -> str:
+    """A zone is refused with the rest: it may hold any text, and no pod's address has one."""
     try:
-        address = ipaddress.ip_address(pod.ip)
+        address = ipaddress.ip_address(pod.ip.replace("%", "/"))
     except ValueError:
         raise EngineUnreachableError(f"pod {pod.name}: was not asked: {pod.ip!r} is no IP address") from None
     return f"http://[{address}]:{port}" if address.version == 6 else f"http://{address}:{port}"

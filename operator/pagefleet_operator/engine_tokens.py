@@ -27,11 +27,15 @@ class _Signed:
 
 
 class TokenCache:
-    """At most `MAX_TOKENS` tokens; a pod that has gone falls out with age."""
+    """At most `max_tokens` tokens; a pod that has gone falls out with age."""
 
-    def __init__(self, unix_time: Callable[[], float]) -> None:
+    def __init__(self, unix_time: Callable[[], float], max_tokens: int = MAX_TOKENS) -> None:
         self._unix_time = unix_time
+        self._max_tokens = max_tokens
         self._signed: dict[str, _Signed] = {}
+
+    def __len__(self) -> int:
+        return len(self._signed)
 
     def token(self, pod_uid: str, key: Ed25519PrivateKey) -> str:
         """A token for that pod, signed with that key."""
@@ -39,9 +43,9 @@ class TokenCache:
         known = self._signed.get(pod_uid)
         if known is not None and known.fits(key, now_s):
             return known.token
-        if len(self._signed) >= MAX_TOKENS:
+        if len(self._signed) >= self._max_tokens:
             self._signed = {uid: signed for uid, signed in self._signed.items() if signed.fits(key, now_s)}
-        if len(self._signed) >= MAX_TOKENS:
+        if len(self._signed) >= self._max_tokens:
             self._signed.clear()
         token = sign(key, audience=pod_uid, now_s=int(now_s), lifetime_s=LIFETIME_S)
         self._signed[pod_uid] = _Signed(token=token, key=key, at_s=now_s)

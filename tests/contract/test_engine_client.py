@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,6 +21,7 @@ from pagefleet_engine.server.testing import HOST, FakeEngine, free_port, say, un
 from pagefleet_operator.engine_client import EngineClient, Ports
 from pagefleet_operator.engines import EnginePod
 from pagefleet_operator.errors import EngineRefusedError, GenerationConflictError, NoSigningKeyError
+from pagefleet_operator.fake_engines import FakeEngines
 
 POD = EnginePod(name="smollm2-0", uid="1b9d6bcd", ip=HOST)
 OTHER = EnginePod(name="smollm2-1", uid="another", ip=HOST)
@@ -45,7 +47,7 @@ async def ports(tmp_path, keys):
     """A running engine process with both ports."""
     path = tmp_path / "keys"
     path.write_text(render_public_key(keys.key.public_key()))
-    ports, loaded = Ports(api=free_port(), control=free_port()), asyncio.Event()
+    ports = Ports(api=free_port(), control=free_port())
     arguments = EngineArguments(
         model="none",
         host=HOST,
@@ -58,15 +60,16 @@ async def ports(tmp_path, keys):
     )
 
     async def load(_arguments):
-        loaded.set()
         return FakeEngine(say("hello"), max_running=8)
 
     signals = StopSignals()
     environ = {POD_UID_VARIABLE: POD.uid}
     ending = asyncio.create_task(serve(arguments, load=load, limits=Limits(), signals=signals, environ=environ))
-    await loaded.wait()
     await until_listening(ports.api)
     await until_listening(ports.control)
+    async with httpx.AsyncClient() as http:
+        while (await http.get(f"http://{HOST}:{ports.api}/ready")).status_code != 200:
+            pass
     yield ports
     signals.received()
     signals.received()
@@ -87,15 +90,44 @@ async def test_metrics_are_the_ones_that_remedies_need(client):
     assert "vllm:num_requests_waiting" in families
 
 
-async def test_a_change_takes_effect_and_conflicts_with_an_older_one(client):
-    start = await client.read_config(POD)
+async def tell_a_story(engines):
+    """What the operator relies on, of the real engine as of the fake one."""
+    start = await engines.read_config(POD)
     assert (start.generation, start.cap) == (1, 8)
-    answer = await client.change_config(POD, RuntimeChange(expected_generation=1, cap=3))
-    assert (answer.old, answer.new, answer.running) == (
-        start,
-        start.model_copy(update={"generation": 2, "cap": 3}),
-        0,
-    )
+    answer = await engines.change_config(POD, RuntimeChange(expected_generation=1, cap=3))
+    changed = start.model_copy(update={"generation": 2, "cap": 3})
+    assert (answer.old, answer.new, answer.running) == (start, changed, 0)
+    again = await engines.change_config(POD, RuntimeChange(expected_generation=1, cap=3))
+    assert (again.old, again.new) == (changed, changed)
+    with pytest.raises(GenerationConflictError, match=r"^pod smollm2-0: "):
+        await engines.change_config(POD, RuntimeChange(expected_generation=1, cap=4))
+    for wrong in ({"cap": 9}, {"cap": 0}, {"max_model_len": 15}, {"max_model_len": 513}):
+        with pytest.raises(EngineRefusedError, match=r"^pod smollm2-0: .*: must be ") as refused:
+            await engines.change_config(POD, RuntimeChange(expected_generation=2, **wrong))
+        assert refused.value.status == 400
+    renamed = (start.routes[0].model_copy(update={"model": "another"}),)
+    with pytest.raises(EngineRefusedError, match=r"^pod smollm2-0: .*routes"):
+        await engines.change_config(POD, RuntimeChange(expected_generation=2, routes=renamed))
+    assert await engines.read_config(POD) == changed
+    idle = EngineState(phase="ready", in_flight=0, running=0, waiting=0, swapped=0)
+    assert await engines.read_state(POD) == idle
+    for refuse, phase in ((False, "draining"), (True, "refusing"), (False, "refusing")):
+        assert (await engines.drain(POD, refuse=refuse)).phase == phase
+    assert await engines.cancel_drain(POD) == idle
+
+
+async def test_the_real_engine_does_what_the_operator_relies_on(client):
+    await tell_a_story(client)
+
+
+async def test_the_fake_engine_does_the_same():
+    engines = FakeEngines()
+    engines.add(POD.uid, cap=8, capacity=8, max_model_len=512)
+    await tell_a_story(engines)
+
+
+async def test_a_conflict_is_told_in_the_engine_s_words(client):
+    await client.change_config(POD, RuntimeChange(expected_generation=1, cap=3))
     with pytest.raises(GenerationConflictError) as refused:
         await client.change_config(POD, RuntimeChange(expected_generation=1, cap=4))
     assert str(refused.value).startswith("pod smollm2-0: PATCH :")
@@ -103,21 +135,6 @@ async def test_a_change_takes_effect_and_conflicts_with_an_older_one(client):
         "/v1/runtime_config: 409: expected_generation: 1: the configuration is at generation 2; "
         "read it again before changing it"
     )
-    assert await client.read_config(POD) == answer.new
-
-
-async def test_a_value_out_of_bounds_is_refused_in_the_engine_s_words(client):
-    with pytest.raises(EngineRefusedError, match=r"400: cap: 9: must be 1 to 8$") as refused:
-        await client.change_config(POD, RuntimeChange(expected_generation=1, cap=9))
-    assert refused.value.status == 400
-
-
-async def test_a_drain_is_begun_carried_on_and_cancelled(client):
-    idle = EngineState(phase="ready", in_flight=0, running=0, waiting=0, swapped=0)
-    assert await client.read_state(POD) == idle
-    assert (await client.drain(POD, refuse=False)).phase == "draining"
-    assert (await client.drain(POD, refuse=True)).phase == "refusing"
-    assert await client.cancel_drain(POD) == idle
 
 
 async def test_a_token_is_for_one_pod(client):
