@@ -10,6 +10,22 @@ from enum import StrEnum
 from typing import Final
 
 
+class Outcome(StrEnum):
+    """What became of an answer that had a schema."""
+
+    VALID = "valid"
+    INVALID_JSON = "invalid_json"
+    SCHEMA_VIOLATION = "schema_violation"
+    TRUNCATED = "truncated"
+    """It ended by its length, and what is there is not valid."""
+    ABORTED = "aborted"
+    """It did not end by itself: the client left, the engine stopped, or the request failed."""
+
+
+MIXED: Final = "mixed"
+"""Stands for the precision of an answer whose precision changed on the way."""
+
+
 class Metric(StrEnum):
     """Every metric of ours by the name that a scrape shows; a histogram by the name of its family."""
 
@@ -41,6 +57,7 @@ class Metric(StrEnum):
     REFUSED = "pagefleet:requests_refused_total"
     LIMITS = "pagefleet:request_limits"
     ROUTE_REQUESTS = "pagefleet:route_requests_total"
+    STRUCTURED_OUTPUTS = "pagefleet:structured_outputs_total"
 
 
 ALIASES: Final[dict[str, Metric]] = {
@@ -99,6 +116,7 @@ HELP: Final[dict[Metric, str]] = {
     Metric.DEMOTED_FRAMES: "BF16 frames that became part of an FP8 frame under pressure.",
     Metric.REFUSED: "Requests refused before they ran, by reason.",
     Metric.ROUTE_REQUESTS: "Prompts that began to be answered, by route and by the precision of their KV.",
+    Metric.STRUCTURED_OUTPUTS: "Finished answers that had a JSON schema or called tools, by what became of them.",
     Metric.LIMITS: "Bounds on what a client may send or hold open, by name; bytes, counts or seconds.",
 }
 

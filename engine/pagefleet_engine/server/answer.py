@@ -11,6 +11,7 @@ from pagefleet_engine.api import Detokenizer, TokenLogprobs, TokenOutput
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.job import Choice
 from pagefleet_engine.server.stopping import Cut, StopStrings
+from pagefleet_engine.server.tool_parser import CallPiece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +26,16 @@ class Delta:
     finish_reason: FinishReason | None = None
     stop_reason: str | None = None
     """The stop string that ended the answer."""
+    tool_calls: tuple[CallPiece, ...] = ()
+    has_called: bool = False
+    """The answer has called a tool, now or before."""
     num_cached_tokens: int = 0
     """Of the prompt; counted at its first choice alone, since the others share that one's frames."""
 
     @property
     def is_empty(self) -> bool:
         """There is nothing in it for the client."""
-        return not self.text and not self.logprobs and self.finish_reason is None
+        return not (self.text or self.tool_calls or self.logprobs or self.finish_reason)
 
 
 class Answer:

@@ -23,9 +23,19 @@ from pagefleet_engine.server.inputs import (
 )
 from pagefleet_engine.server.job import Job, PromptPlan, fit_length, spread, wants
 from pagefleet_engine.server.responding import JsonResponse, respond
-from pagefleet_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, parse_body
+from pagefleet_engine.server.schemas import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    GenerationBody,
+    TokenizeBody,
+    parse_body,
+)
 from pagefleet_engine.server.service import Service
 from pagefleet_engine.server.shapes import ChatShape, CompletionShape
+from pagefleet_engine.server.structured import check_wanted
+from pagefleet_engine.server.structured_work import Structure
+from pagefleet_engine.server.tools import ToolUse, check_tools, tell
 
 
 async def chat(request: Request, service: Service) -> Response:
@@ -37,7 +47,11 @@ async def chat(request: Request, service: Service) -> Response:
     engine = service.engine
     sampling = build_sampling(body, service.limits, engine.model_info.vocab_size)
     beam = check_beams(body, service.limits)
-    ids = await _tokenize_messages(service, messages, add_generation_prompt=body.add_generation_prompt is not False)
+    use = check_tools(body.tools, body.tool_choice, body.parallel_tool_calls, service.limits)
+    structure = await _structure(service, body, use)
+    ids = await _tokenize_messages(
+        service, messages, use, add_generation_prompt=body.add_generation_prompt is not False
+    )
     plan = _plan(service, model, ids, sampling, param="messages")
     job = Job(
         id=f"chatcmpl-{uuid4().hex}",
@@ -45,6 +59,7 @@ async def chat(request: Request, service: Service) -> Response:
         model=model,
         choices=spread([plan]),
         num_prompt_tokens=len(ids),
+        structure=structure,
         beam=beam,
         **wants(body),
     )
@@ -61,6 +76,7 @@ async def completions(request: Request, service: Service) -> Response:
     sampling = build_sampling(body, service.limits, engine.model_info.vocab_size)
     beam = check_beams(body, service.limits)
     check_num_choices(sampling, beam, len(prompts), service.limits)
+    structure = await _structure(service, body)
     tokenised = await _tokenize_prompts(service, prompts, add_special_tokens=body.add_special_tokens is not False)
     plans = [
         _plan(service, model, ids, sampling, param="prompt", echo=text if body.echo else "") for ids, text in tokenised
@@ -71,6 +87,7 @@ async def completions(request: Request, service: Service) -> Response:
         model=model,
         choices=spread(plans),
         num_prompt_tokens=sum(len(ids) for ids, _ in tokenised),
+        structure=structure,
         beam=beam,
         **wants(body),
     )
@@ -86,7 +103,7 @@ async def tokenize(request: Request, service: Service) -> Response:
     if body.messages is not None:
         messages = check_messages(body.messages, service.limits)
         generation = body.add_generation_prompt is not False
-        ids = await _tokenize_messages(service, messages, add_generation_prompt=generation)
+        ids = await _tokenize_messages(service, messages, None, add_generation_prompt=generation)
     elif isinstance(body.prompt, str):
         special = body.add_special_tokens is not False
         [(ids, _)] = await _tokenize_prompts(service, [body.prompt], add_special_tokens=special)
@@ -120,13 +137,25 @@ def _plan(
     return PromptPlan(prompt_ids=ids, sampling=sampling, pick=pick, echo=echo)
 
 
+async def _structure(service: Service, body: GenerationBody, use: ToolUse | None = None) -> Structure:
+    """What the answers must look like. Raises `ApiError` that names the field."""
+    wanted = check_wanted(body, service.limits)
+    if body.use_beam_search and (wanted is not None or use is not None):
+        param = "tools" if wanted is None else wanted.param
+        raise invalid(f"{param}: not together with use_beam_search", param=param)
+    return await service.structured.prepare(wanted, use)
+
+
 async def _tokenize_messages(
-    service: Service, messages: list[Message], *, add_generation_prompt: bool
+    service: Service, messages: list[Message], use: ToolUse | None, *, add_generation_prompt: bool
 ) -> tuple[int, ...]:
     tokenizer, longest = service.engine.tokenizer, service.max_model_len()
+    knows_tools = tokenizer.template_takes_tools
+    tools = use.definitions if use is not None and knows_tools else None
 
     def work() -> tuple[int, ...]:
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt)
+        told = messages if knows_tools else tell(messages, use)
+        text = tokenizer.apply_chat_template(told, add_generation_prompt=add_generation_prompt, tools=tools)
         service.text.check_length(text, longest, param="messages")
         return tuple(tokenizer.encode(text, add_special_tokens=False))  # the template has written them
 

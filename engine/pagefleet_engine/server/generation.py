@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from uuid import uuid4
 
-from pagefleet_engine.api import RequestOptions, TokenOutput
+from pagefleet_engine.api import RequestOptions
 from pagefleet_engine.errors import EngineDead, QueueFull, RequestRefused
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.answer import Answer, Delta
@@ -17,6 +18,7 @@ from pagefleet_engine.server.failures import raise_on_failure, translate
 from pagefleet_engine.server.job import Choice, Job
 from pagefleet_engine.server.metrics import RequestTimer
 from pagefleet_engine.server.service import Service
+from pagefleet_engine.server.structured_watch import Watch
 
 
 async def run_job(service: Service, job: Job) -> AsyncGenerator[Delta, None]:
@@ -69,6 +71,13 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
         include_stop=job.include_stop,
     )
     timer = RequestTimer(service.metrics, arrived_at=service.monotonic())
+    watch = Watch(
+        structure=job.structure,
+        work=service.structured,
+        pick=choice.pick,
+        count=service.metrics.count_structured,
+        new_id=lambda: f"call_{uuid4().hex[:24]}",
+    )
     began = False
     reason = FinishReason.ABORT  # what is true when nobody gets to say otherwise
     sampling = choice.sampling
@@ -85,6 +94,7 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
                 delta = answer.add(output)
                 reason = delta.finish_reason or reason
                 raise_on_failure(output, reason)
+                delta = await watch.see(delta, mixed=output.mixed)
                 if not delta.is_empty or delta.num_tokens:
                     yield delta
                 if delta.finish_reason is not None:
@@ -92,6 +102,7 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
     except (RequestRefused, QueueFull, EngineDead) as error:
         raise translate(error) from error
     finally:
+        watch.close()
         timer.finished(reason, now=service.monotonic())
     raise internal("the engine ended this request without a reason")
 
@@ -104,4 +115,5 @@ def request_options(job: Job, choice: Choice) -> RequestOptions:
         cache_salt=job.cache_salt,
         allow_demotion=choice.pick.allow_demotion,
         fork_of=None if choice.index == choice.leader else f"{job.id}-{choice.leader}",
+        constraint=job.structure.constraint(validates=choice.pick.validates),
     )

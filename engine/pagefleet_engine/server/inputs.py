@@ -12,11 +12,12 @@ from pagefleet_engine.request import SamplingError, SamplingParams
 from pagefleet_engine.server.errors import invalid, shorten, unsupported
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.schemas import ChatBody, CompletionBody, GenerationBody
+from pagefleet_engine.server.tools import check_tool_calls
 
 Message = dict[str, Any]
 Prompt = str | list[int]
 
-ROLES: Final = ("system", "developer", "user", "assistant")
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 MAX_PRIORITY: Final = 100
 COMPLETION_MAX_TOKENS: Final = 16
 """What `/v1/completions` generates when the client does not say, as OpenAI does."""
@@ -53,21 +54,27 @@ def check_messages(value: Any, limits: Limits) -> list[Message]:
         raise invalid("messages: must be a list of at least one message", param="messages")
     if len(value) > limits.messages:
         raise invalid(f"messages: has {len(value)} entries; at most {limits.messages} are served", param="messages")
-    return [_check_message(item, f"messages.{position}") for position, item in enumerate(value)]
+    return [_check_message(item, f"messages.{position}", limits) for position, item in enumerate(value)]
 
 
-def _check_message(item: Any, where: str) -> Message:
+def _check_message(item: Any, where: str, limits: Limits) -> Message:
     if not isinstance(item, dict):
         raise invalid(f"{where}: must be an object with role and content", param=where)
     role = item.get("role")
-    if role in ("tool", "function") or item.get("tool_calls") or item.get("function_call"):
-        raise unsupported(f"{where}.tool_calls")
+    if role == "function" or item.get("function_call"):
+        raise unsupported(f"{where}.function_call")
     if role not in ROLES:
         raise invalid(f"{where}.role: must be one of {', '.join(ROLES)}", param=f"{where}.role")
     name = item.get("name")
     if name is not None and not isinstance(name, str):
         raise invalid(f"{where}.name: must be a string", param=f"{where}.name")
-    message = {"role": "system" if role == "developer" else role, "content": _check_content(item, role, where)}
+    message: Message = {"role": "system" if role == "developer" else role, "content": _check_content(item, role, where)}
+    if role == "tool" and not isinstance(item.get("tool_call_id"), str):
+        raise invalid(f"{where}.tool_call_id: must be a string", param=f"{where}.tool_call_id")
+    if role == "tool":
+        message["tool_call_id"] = item["tool_call_id"]
+    if role == "assistant" and item.get("tool_calls"):
+        message["tool_calls"] = check_tool_calls(item["tool_calls"], where, limits)
     return message if name is None else message | {"name": name}
 
 

@@ -10,6 +10,7 @@ from pagefleet_engine.request import SamplingParams
 from pagefleet_engine.server.errors import context_overflow
 from pagefleet_engine.server.routes import RoutePick
 from pagefleet_engine.server.schemas import GenerationBody
+from pagefleet_engine.server.structured_work import FREE, Structure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,8 @@ class Job:
     cache_salt: str = ""
     keep: int | None = None
     """With `best_of`: choices of each prompt that the client gets, the best of those that are made."""
+    structure: Structure = FREE
+    """What the answers must look like, and which tools they may call."""
     beam: BeamOptions | None = None
     """The choices are the best of a beam search, instead of being sampled."""
 

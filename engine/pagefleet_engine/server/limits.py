@@ -55,6 +55,27 @@ class Limits:
     tokenizer_threads: int = 2
     tokenizer_queue: int = 256
     """Texts that wait for a thread; further requests get 429."""
+    tools: int = 128
+    """Also calls in one message of a dialogue."""
+    tools_bytes: int = 262_144
+    tool_calls: int = 16
+    """Calls in one answer, where the client allows more than one."""
+    schema_bytes: int = 65_536
+    """Of one JSON schema, one grammar, or the choices together."""
+    schema_depth: int = 32
+    """Nested values of a JSON schema."""
+    regex_chars: int = 4_096
+    """Characters of a regular expression, alone or in a schema."""
+    structured_choices: int = 1_024
+    structured_threads: int = 2
+    structured_queue: int = 64
+    """Schemas and grammars that wait to be compiled; further requests get 429."""
+    structured_timeout_s: float = 1.0
+    """Time to compile a schema or a grammar."""
+    structured_cache: int = 256
+    """Compiled ones that are kept, the most recently used."""
+    judged_inline_chars: int = 4_096
+    """Longer answers are checked against their schema by a thread."""
 
     def lines(self) -> list[str]:
         """`name=value` for each bound, for the start-up log."""

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from pagefleet_engine.api import EngineStats
 from pagefleet_engine.contract.control import RouteConfig
-from pagefleet_engine.contract.metrics import ALIASES, HELP, LATENCY_BUCKETS_S, Metric
+from pagefleet_engine.contract.metrics import ALIASES, HELP, LATENCY_BUCKETS_S, MIXED, Metric, Outcome
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.limits import Limits
@@ -51,7 +51,14 @@ class ServerMetrics:
             [_LABEL, "route", "precision"],
             registry=None,
         )
-        own: list[_Own] = [self._finished, self._refused, self._limits, self._by_route, *self._histograms.values()]
+        self._structured = Counter(
+            _family(Metric.STRUCTURED_OUTPUTS),
+            HELP[Metric.STRUCTURED_OUTPUTS],
+            [_LABEL, "route", "precision", "constrained", "outcome"],
+            registry=None,
+        )
+        counters = (self._finished, self._refused, self._by_route, self._structured)
+        own: list[_Own] = [*counters, self._limits, *self._histograms.values()]
         for collector in own:
             self._registry.register(_Plain(collector))
 
@@ -72,10 +79,17 @@ class ServerMetrics:
         for route in routes:
             for precision in (route.precision, route.control_precision):
                 self._by_route.labels(self._model, route.name, precision)
+                for outcome in Outcome:
+                    constrained = _flag(route.structured != "validate")
+                    self._structured.labels(self._model, route.name, precision, constrained, outcome)
 
     def count_route(self, route: str, precision: Precision) -> None:
         """A prompt of this route has begun to be answered."""
         self._by_route.labels(self._model, route, precision).inc()
+
+    def count_structured(self, route: str, precision: Precision | None, constrained: bool, outcome: Outcome) -> None:
+        """An answer that had a schema has ended; without `precision` it changed on the way."""
+        self._structured.labels(self._model, route, precision or MIXED, _flag(constrained), outcome).inc()
 
     def count_finished(self, reason: FinishReason) -> None:
         self._finished.labels(self._model, reason).inc()
@@ -212,6 +226,10 @@ class _Subset(CollectorRegistry):
         for family in self._whole.collect():
             if family.name in self._wanted or any(sample.name in self._wanted for sample in family.samples):
                 yield family
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _family(name: str) -> str:

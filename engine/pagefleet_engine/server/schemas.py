@@ -18,13 +18,35 @@ _TEXT: Final = {"type": "string"}
 _MESSAGE: Final = {
     "type": "object",
     "required": ["role", "content"],
-    "properties": {"role": {"enum": ["system", "developer", "user", "assistant"]}, "content": _TEXT},
+    "properties": {"role": {"enum": ["system", "developer", "user", "assistant", "tool"]}, "content": _TEXT},
 }
 _INTEGERS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 
 Messages = Annotated[Any, WithJsonSchema({"type": "array", "items": _MESSAGE, "minItems": 1})]
 Prompt = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}, _INTEGERS]})]
 Stop = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]})]
+
+_OBJECT: Final = {"type": "object"}
+_FUNCTION: Final = {
+    "type": "object",
+    "required": ["type", "function"],
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "required": ["name"], "properties": {"name": _TEXT, "parameters": _OBJECT}},
+    },
+}
+_FORMAT: Final = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}, "json_schema": _OBJECT},
+}
+_NOTHING: Final = {"type": "null"}
+
+Anything = Annotated[Any, WithJsonSchema({})]
+ResponseFormat = Annotated[Any, WithJsonSchema({"anyOf": [_FORMAT, _NOTHING]})]
+StructuredOutputs = Annotated[Any, WithJsonSchema({"anyOf": [_OBJECT, _NOTHING]})]
+Tools = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "array", "items": _FUNCTION}, _NOTHING]})]
+ToolChoice = Annotated[Any, WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, _FUNCTION, _NOTHING]})]
 
 
 class _Body(BaseModel):
@@ -69,6 +91,12 @@ class GenerationBody(_Body):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     logit_bias: dict[str, float] | None = None
+    response_format: ResponseFormat = None
+    structured_outputs: StructuredOutputs = None
+    guided_json: Anything = None
+    guided_regex: Anything = None
+    guided_choice: Anything = None
+    guided_grammar: Anything = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
@@ -82,6 +110,9 @@ class ChatBody(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    tools: Tools = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionBody(GenerationBody):
@@ -121,10 +152,6 @@ NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "documents": ([],),
     "function_call": ("none",),
     "functions": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "logits_processors": ([],),
     "lora_path": (),
     "media_io_kwargs": ({},),
@@ -132,13 +159,9 @@ NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "modalities": (["text"],),
     "prompt_embeds": (),
     "prompt_logprobs": (),
-    "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
-    "structured_outputs": (),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "truncate_prompt_tokens": (),
 }
 

@@ -84,6 +84,7 @@ async def serve(
         for server in process.servers:
             stopped = await server.stop(timeout_s=_CUT_TIMEOUT_S) and stopped
         process.service.text.close()
+        process.service.structured.close()
     if not stopped:
         log.info("a thread of the HTTP server has not ended; leaving without it")
     return replace(ending, clean=ending.clean and stopped)

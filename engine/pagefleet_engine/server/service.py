@@ -13,6 +13,7 @@ from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.metrics import ServerMetrics
 from pagefleet_engine.server.progress import DEFAULT_BUDGET_S, Progress
 from pagefleet_engine.server.routes import Routes, RouteTable, default_route
+from pagefleet_engine.server.structured_work import StructuredWork
 from pagefleet_engine.server.text import TextWorkers
 
 
@@ -29,6 +30,7 @@ class Service:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     metrics: ServerMetrics = field(init=False)
     text: TextWorkers = field(init=False)
+    structured: StructuredWork = field(init=False)
     progress: Progress = field(init=False)
     started_at: int = field(init=False)
     _routes: RouteTable | None = field(init=False, default=None)
@@ -37,12 +39,14 @@ class Service:
     def __post_init__(self) -> None:
         self.metrics = ServerMetrics(stats=self.stats, limits=self.limits)
         self.text = TextWorkers(self.limits)
+        self.structured = StructuredWork(self.limits)
         self.progress = Progress(budget_s=self.progress_budget_s, now=self.monotonic())
         self.started_at = int(self.unix_time())
 
     def attach(self, engine: Engine, routes: Routes = ()) -> None:
         """The engine has answered its warm-up: from now on requests are served, by these routes if there are any."""
         self._engine = engine
+        self.structured.attach(engine.tokenizer)
         self.served_names = self.served_names or (engine.model_info.id,)
         self.metrics.set_model(self.served_names[0])
         info = engine.model_info

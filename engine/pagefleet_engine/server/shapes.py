@@ -11,6 +11,7 @@ from pagefleet_engine.api import Tokenizer, TokenLogprobs
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.answer import Delta
 from pagefleet_engine.server.job import Job
+from pagefleet_engine.server.tool_parser import CallPiece
 
 Json = dict[str, Any]
 
@@ -48,9 +49,16 @@ class Whole:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: str | None = None
+    calls: list[Json] = field(default_factory=list)
+    """As `tool_calls` of a message."""
 
     def add(self, delta: Delta) -> None:
         self.text += delta.text
+        for piece in delta.tool_calls:
+            if piece.id is not None:
+                function = {"name": piece.name, "arguments": ""}
+                self.calls.append({"id": piece.id, "type": "function", "function": function})
+            self.calls[piece.index]["function"]["arguments"] += piece.arguments
         self.logprobs.extend(delta.logprobs)
         self.finish_reason = delta.finish_reason
         self.stop_reason = delta.stop_reason
@@ -80,9 +88,14 @@ class ChatShape:
         return [self._chunk(job, choice.index, {"role": "assistant", "content": ""}) for choice in job.choices]
 
     def chunk(self, job: Job, delta: Delta) -> Json:
-        content = {"content": delta.text} if delta.text or delta.finish_reason is None else {}
+        content: Json = {}
+        if delta.text or not (delta.finish_reason or delta.tool_calls):
+            content["content"] = delta.text
+        if delta.tool_calls:
+            content["tool_calls"] = [_call_piece(piece) for piece in delta.tool_calls]
         logprobs = self._logprobs(delta.logprobs) if delta.logprobs else None
-        return self._chunk(job, delta.index, content, logprobs, delta.finish_reason, delta.stop_reason)
+        reason = _finish_reason(delta.finish_reason, has_called=delta.has_called)
+        return self._chunk(job, delta.index, content, logprobs, reason, delta.stop_reason)
 
     def usage_chunk(self, job: Job, tally: Tally) -> Json:
         return _head(job, "chat.completion.chunk") | {"choices": [], "usage": tally.usage()}
@@ -91,9 +104,9 @@ class ChatShape:
         choices = [
             {
                 "index": choice.index,
-                "message": {"role": "assistant", "content": whole.text, "refusal": None},
+                "message": _message(whole),
                 "logprobs": None if choice.sampling.logprobs is None else self._logprobs(whole.logprobs),
-                "finish_reason": whole.finish_reason,
+                "finish_reason": _finish_reason(whole.finish_reason, has_called=bool(whole.calls)),
                 "stop_reason": whole.stop_reason,
             }
             for choice, whole in zip(job.choices, wholes, strict=True)
@@ -106,7 +119,7 @@ class ChatShape:
         index: int,
         delta: Json,
         logprobs: Json | None = None,
-        finish_reason: FinishReason | None = None,
+        finish_reason: str | None = None,
         stop_reason: str | None = None,
     ) -> Json:
         choice: Json = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
@@ -190,6 +203,24 @@ class CompletionShape:
             ],
             "text_offset": offsets,
         }
+
+
+def _message(whole: Whole) -> Json:
+    message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
+    if whole.calls:
+        message |= {"content": whole.text or None, "tool_calls": whole.calls}
+    return message
+
+
+def _call_piece(piece: CallPiece) -> Json:
+    if piece.id is None:
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
+    function = {"name": piece.name, "arguments": piece.arguments}
+    return {"index": piece.index, "id": piece.id, "type": "function", "function": function}
+
+
+def _finish_reason(reason: FinishReason | None, *, has_called: bool) -> str | None:
+    return "tool_calls" if has_called and reason is FinishReason.STOP else reason
 
 
 def _head(job: Job, kind: str) -> Json:

@@ -218,6 +218,7 @@ async def running_server(
             await engine.close()
         await server.stop(timeout_s=1.0)
         service.text.close()
+        service.structured.close()
 
 
 async def until_listening(port: int) -> None:

@@ -18,10 +18,10 @@ from pagefleet_engine.structured.spec import schema_spec
 
 
 def string_fits(keyword: Literal["pattern", "format"], value: str, text: str) -> bool:
-    """False as well for a pattern or format that llguidance does not know."""
+    """True as well for a pattern or format that llguidance does not know: it cannot be checked."""
     start = _start(keyword, value)
     if start is None:
-        return False
+        return True
     matcher = start.deep_copy()
     return matcher.consume_tokens(list(json.dumps(text, ensure_ascii=False).encode(errors="replace"))) and (
         matcher.is_accepting()

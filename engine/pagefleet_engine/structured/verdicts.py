@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 
@@ -19,6 +18,7 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
 
+from pagefleet_engine.contract.metrics import Outcome
 from pagefleet_engine.errors import RequestRefused
 from pagefleet_engine.structured.strings import string_fits
 
@@ -28,18 +28,6 @@ QUICK: Final = 200
 """Evaluations that take a few milliseconds."""
 THOROUGH: Final = 50_000
 """Evaluations that take about a second."""
-
-
-class Outcome(StrEnum):
-    """What became of an answer that had a schema."""
-
-    VALID = "valid"
-    INVALID_JSON = "invalid_json"
-    SCHEMA_VIOLATION = "schema_violation"
-    TRUNCATED = "truncated"
-    """It ended by its length, and what is there is not valid."""
-    ABORTED = "aborted"
-    """It did not end by itself: the client left, the engine stopped, or the request failed."""
 
 
 class TooMuchWork(Exception):
@@ -107,6 +95,8 @@ def _bounded(base: type[Validator]) -> type[Validator]:
         ("format", _format),
         ("patternProperties", _pattern_properties),
         ("additionalProperties", _additional_properties),
+        ("uniqueItems", _unique_items),
+        ("unevaluatedProperties", _unchecked),
     ):
         if name in keywords:
             keywords[name] = own
@@ -143,6 +133,19 @@ def _pattern_properties(
             for key, value in instance.items():
                 if string_fits("pattern", pattern, key):
                     yield from validator.descend(value, schema, path=key, schema_path=pattern)
+
+
+def _unique_items(_validator: Any, wanted: Any, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    """In one pass: the library compares each with each where they cannot be sorted."""
+    if wanted is True and isinstance(instance, list):
+        distinct = {json.dumps(item, sort_keys=True) for item in instance}
+        if len(distinct) < len(instance):
+            yield ValidationError("has an item twice")
+
+
+def _unchecked(_validator: Any, _value: Any, _instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    """The library would match the patterns beside it by itself."""
+    return iter(())
 
 
 def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:

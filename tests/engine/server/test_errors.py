@@ -76,7 +76,7 @@ ROWS = {
         "messages.0: must be an object with role and content", param="messages.0", messages=["hi"]
     ),
     "an unknown role": chat(
-        "messages.1.role: must be one of system, developer, user, assistant",
+        "messages.1.role: must be one of system, developer, user, assistant, tool",
         param="messages.1.role",
         messages=[*USER, {"role": "root", "content": "x"}],
     ),
@@ -203,10 +203,6 @@ ROWS = {
         prompt="x" * 3_000,
     ),
     # what is known and not served
-    "tools": unsupported("tools", [{"type": "function"}]),
-    "tool_choice required": unsupported("tool_choice", "required"),
-    "response_format json_object": unsupported("response_format", {"type": "json_object"}),
-    "structured_outputs": unsupported("structured_outputs", {"regex": "(a+)+b"}),
     "CVE-2025-62426: chat_template_kwargs": unsupported("chat_template_kwargs", {"chat_template": "x"}),
     "CVE-2025-61620: chat_template": unsupported("chat_template", "{{ 7 * 7 }}"),
     "CVE-2025-62164: prompt_embeds": unsupported("prompt_embeds", "AAAA"),
@@ -274,11 +270,11 @@ ROWS = {
     "allowed_token_ids": unsupported("allowed_token_ids", [2**31]),
     "bad_words": unsupported("bad_words", [""]),
     "logits_processors": unsupported("logits_processors", ["os.system"]),
-    "a message with tool calls": chat(
-        "messages.0.tool_calls is not supported by this engine: leave it out",
-        param="messages.0.tool_calls",
+    "a message with a function call of the old kind": chat(
+        "messages.0.function_call is not supported by this engine: leave it out",
+        param="messages.0.function_call",
         code="unsupported_parameter",
-        messages=[{"role": "assistant", "content": None, "tool_calls": [{}]}],
+        messages=[{"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}],
     ),
     # tokenize, detokenize
     "tokenize nothing": Row("/tokenize", {}, 400, "prompt", None, "prompt: give either prompt or messages"),

@@ -1,0 +1,154 @@
+"""Compiles what requests ask for and judges what came out, off the event loop, within bounds of time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from llguidance import LLMatcher, LLTokenizer
+
+from pagefleet_engine.api import Tokenizer
+from pagefleet_engine.contract.metrics import Outcome
+from pagefleet_engine.errors import RequestRefused
+from pagefleet_engine.server.errors import invalid, queue_full
+from pagefleet_engine.server.limits import Limits
+from pagefleet_engine.server.structured import Wanted
+from pagefleet_engine.server.tools import ToolUse, calls_spec
+from pagefleet_engine.structured.compiling import build_vocabulary, compile_spec
+from pagefleet_engine.structured.constraint import Constraint
+from pagefleet_engine.structured.matcher import GrammarMatcher
+from pagefleet_engine.structured.spec import Json, Spec, schema_spec
+from pagefleet_engine.structured.verdicts import QUICK, SchemaCheck, TooMuchWork
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """What a request asks for, compiled; shared by its choices."""
+
+    start: LLMatcher | None = None
+    """Where every constraint begins."""
+    check: SchemaCheck | None = None
+    """Of the answer as a whole."""
+    tools: ToolUse | None = None
+    tool_checks: dict[str, SchemaCheck] | None = None
+    """Of the arguments, by the name of the tool."""
+
+    @property
+    def is_judged(self) -> bool:
+        """Every answer gets a verdict, and a route may want that alone."""
+        return self.check is not None or self.is_forced
+
+    @property
+    def is_forced(self) -> bool:
+        """The answer has to be calls."""
+        return self.tools is not None and bool(self.tools.forced)
+
+    def constrains(self, *, validates: bool) -> bool:
+        """Whether the answers are held to it, on a route that validates or on another."""
+        return self.start is not None and not (validates and self.is_judged)
+
+    def constraint(self, *, validates: bool) -> Constraint | None:
+        """For one choice."""
+        if self.start is None or not self.constrains(validates=validates):
+            return None
+        return GrammarMatcher(self.start)
+
+
+FREE = Structure()
+
+
+class StructuredWork:
+    """Belongs to the event loop; `close` it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._pool = ThreadPoolExecutor(limits.structured_threads, thread_name_prefix="structured")
+        self._vocabulary: Future[LLTokenizer] | None = None
+        self._cache: OrderedDict[object, Future[Any]] = OrderedDict()
+
+    def attach(self, tokenizer: Tokenizer) -> None:
+        """Begin to prepare the model's vocabulary."""
+        self._vocabulary = self._pool.submit(lambda: build_vocabulary(tokenizer))
+
+    async def prepare(self, wanted: Wanted | None, use: ToolUse | None = None) -> Structure:
+        """Compile, or find what was compiled before. Raises `ApiError` that names the field."""
+        if wanted is not None and use is not None and use.forced:
+            message = f"{wanted.param}: not together with a tool_choice that asks for a call"
+            raise invalid(message, param=wanted.param)
+        check = start = tool_checks = None
+        if wanted is not None:
+            if wanted.schema is not None:
+                check = await self._check(wanted.schema, param=wanted.param)
+            start = await self._start(wanted.spec, param=wanted.param)
+        if use is not None:
+            tool_checks = {
+                tool.name: await self._check(tool.parameters, param=f"tools.{position}.function.parameters")
+                for position, tool in enumerate(use.tools)
+            }
+            if use.forced:
+                start = await self._start(calls_spec(use), param="tools")
+        return Structure(start=start, check=check, tools=use, tool_checks=tool_checks)
+
+    async def judge(self, check: SchemaCheck, text: str) -> Outcome:
+        """The verdict on a text. What takes too much work to show is no valid answer."""
+        if len(text) <= self._limits.judged_inline_chars:
+            try:
+                return check.judge(text, allowance=QUICK)
+            except TooMuchWork:
+                pass
+        try:
+            return await self._off_loop(lambda: check.judge(text))
+        except TooMuchWork:
+            return Outcome.SCHEMA_VIOLATION
+
+    def close(self) -> None:
+        """End the threads once their present work is done; what waits is dropped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _check(self, schema: Json, *, param: str) -> SchemaCheck:
+        key = ("check", schema_spec(schema).text)
+        return await self._cached(key, lambda: SchemaCheck(schema), param=param)
+
+    async def _start(self, spec: Spec, *, param: str) -> LLMatcher:
+        vocabulary = self._vocabulary
+        assert vocabulary is not None, "attach comes before the first request"
+        await self._result(vocabulary, param=param)
+        return await self._cached(spec, lambda: compile_spec(vocabulary.result(), spec), param=param)
+
+    async def _cached(self, key: object, work: Callable[[], T], *, param: str) -> T:
+        """Result of `work`, which runs once for all who want it now or later. A refusal is not kept."""
+        found = self._cache.get(key) or self._submit(key, work)
+        self._cache.move_to_end(key)
+        try:
+            async with asyncio.timeout(self._limits.structured_timeout_s):
+                return await self._result(found, param=param)
+        except TimeoutError:
+            message = f"{param}: takes longer than {self._limits.structured_timeout_s:g} s to compile; simplify it"
+            raise invalid(message, param=param) from None
+        finally:
+            if found.done() and (found.cancelled() or found.exception() is not None):
+                self._cache.pop(key, None)
+
+    def _submit(self, key: object, work: Callable[[], T]) -> Future[T]:
+        if sum(not future.done() for future in self._cache.values()) >= self._limits.structured_queue:
+            raise queue_full("too many schemas wait to be compiled: try again", 1.0)
+        found = self._cache[key] = self._pool.submit(work)
+        while len(self._cache) > self._limits.structured_cache:
+            self._cache.popitem(last=False)
+        return found
+
+    async def _result(self, future: Future[T], *, param: str) -> T:
+        """Waiting may be given up; the work goes on for the others."""
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except RequestRefused as refusal:
+            raise invalid(f"{param}: {refusal}", param=param) from None
+
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)

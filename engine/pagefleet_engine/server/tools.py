@@ -1,0 +1,192 @@
+"""Tools: the functions that a client offers, how the model is told of them, and the calls in a dialogue so far.
+
+Pure. Calls are written as `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, the form that Hermes and Qwen
+models were trained on; a model whose template knows no tools is told of it in the system message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pagefleet_engine.server.errors import ApiError, invalid, shorten
+from pagefleet_engine.server.limits import Limits
+from pagefleet_engine.server.schema_rules import check_schema_rules
+from pagefleet_engine.structured.spec import ANY_OBJECT, Json, Kind, Spec, guided, quoted
+from pagefleet_engine.structured.verdicts import parse_json
+
+OPEN: Final = "<tool_call>"
+CLOSE: Final = "</tool_call>"
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One function."""
+
+    name: str
+    definition: Json
+    """As the client sent it, for the template."""
+    parameters: Json
+    """Schema of its arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """The tools of a request that may call some."""
+
+    tools: tuple[Tool, ...]
+    forced: tuple[Tool, ...] = ()
+    """Not empty: the answer is one or more calls of these and nothing else."""
+    max_calls: int
+
+    @property
+    def definitions(self) -> list[Json]:
+        """As the client sent them."""
+        return [tool.definition for tool in self.tools]
+
+
+def check_tools(tools: Any, choice: Any, parallel: bool | None, limits: Limits) -> ToolUse | None:
+    """The tools that the model may call; None when there are none. Raises `ApiError`."""
+    found = _check_list(tools, limits)
+    kind, name = _check_choice(choice)
+    if not found:
+        if kind in ("required", "function"):
+            raise invalid("tool_choice: there are no tools to choose from: send tools", param="tool_choice")
+        return None
+    if kind == "none":
+        return None
+    named = tuple(tool for tool in found if tool.name == name)
+    if name is not None and not named:
+        raise invalid(f"tool_choice: there is no tool {shorten(name)}", param="tool_choice")
+    return ToolUse(
+        tools=found,
+        forced=named or (found if kind == "required" else ()),
+        max_calls=1 if parallel is False else limits.tool_calls,
+    )
+
+
+def _check_list(tools: Any, limits: Limits) -> tuple[Tool, ...]:
+    if tools is None:
+        return ()
+    if not isinstance(tools, list):
+        raise invalid("tools: must be a list of functions", param="tools")
+    if len(tools) > limits.tools:
+        raise invalid(f"tools: has {len(tools)} entries; at most {limits.tools} are served", param="tools")
+    found = tuple(_check_tool(tool, f"tools.{position}", limits) for position, tool in enumerate(tools))
+    size = sum(len(json.dumps(tool.definition)) for tool in found)
+    if size > limits.tools_bytes:
+        raise invalid(f"tools: have {size} bytes; at most {limits.tools_bytes} are served", param="tools")
+    names = [tool.name for tool in found]
+    twice = next((position for position, name in enumerate(names) if name in names[:position]), None)
+    if twice is not None:
+        where = f"tools.{twice}.function.name"
+        raise invalid(f"{where}: {shorten(names[twice])} is there twice", param=where)
+    return found
+
+
+def _check_tool(tool: Any, where: str, limits: Limits) -> Tool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or tool.get("type") != "function":
+        message = f'{where}: must be like {{"type": "function", "function": {{"name": ..., "parameters": ...}}}}'
+        raise invalid(message, param=where)
+    name, text = function.get("name"), function.get("description")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        param = f"{where}.function.name"
+        raise invalid(f"{param}: must be 1 to 64 letters, digits, '_', '-' or '.'", param=param)
+    if text is not None and not isinstance(text, str):
+        raise invalid(f"{where}.function.description: must be a string", param=f"{where}.function.description")
+    given = function.get("parameters")
+    param = f"{where}.function.parameters"
+    parameters = ANY_OBJECT if given is None else check_schema_rules(given, limits, param=param)
+    kept = {key: value for key, value in function.items() if value is not None}
+    return Tool(name=name, definition={"type": "function", "function": kept}, parameters=ANY_OBJECT | parameters)
+
+
+def _check_choice(choice: Any) -> tuple[str, str | None]:
+    """The kind of choice, and the name of the one function that it may name."""
+    if choice is None:
+        return "auto", None
+    if choice in ("none", "auto", "required"):
+        return str(choice), None
+    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        message = 'tool_choice: must be none, auto, required or like {"type": "function", "function": {"name": "..."}}'
+        raise invalid(message, param="tool_choice")
+    return "function", name
+
+
+def calls_spec(use: ToolUse) -> Spec:
+    """A grammar of one to `max_calls` calls of the forced tools."""
+    more = f'("\\n" call){{0,{use.max_calls - 1}}}' if use.max_calls > 1 else ""
+    functions = " | ".join(f"f{i}" for i in range(len(use.forced)))
+    lines = [f"start: call {more}", f"call: {quoted(f'{OPEN}{chr(10)}')} ({functions}) {quoted(f'{chr(10)}{CLOSE}')}"]
+    for i, tool in enumerate(use.forced):
+        head = f'{{"name": {json.dumps(tool.name)}, "arguments": '
+        lines += [f'f{i}: {quoted(head)} a{i} "}}"', f"a{i}: %json {json.dumps(guided(tool.parameters))}"]
+    return Spec(kind=Kind.GRAMMAR, text="\n".join(lines) + "\n")
+
+
+def check_tool_calls(value: Any, where: str, limits: Limits) -> list[Json]:
+    """`tool_calls` of an assistant's message, with the arguments as values, as chat templates take them."""
+    where = f"{where}.tool_calls"
+    if not isinstance(value, list):
+        raise invalid(f"{where}: must be a list", param=where)
+    if len(value) > limits.tools:
+        raise invalid(f"{where}: has {len(value)} entries; at most {limits.tools} are served", param=where)
+    return [_check_call(call, f"{where}.{position}") for position, call in enumerate(value)]
+
+
+def _check_call(call: Any, where: str) -> Json:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise invalid(f"{where}: must be an object with id, type and function", param=where)
+    if not isinstance(call.get("id"), str):
+        raise invalid(f"{where}.id: must be a string", param=f"{where}.id")
+    arguments = _parse_arguments(function.get("arguments"), f"{where}.function.arguments")
+    return {"id": call["id"], "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _parse_arguments(text: Any, where: str) -> Json:
+    wrong: ApiError = invalid(f"{where}: must be a JSON object in a string", param=where)
+    try:
+        value = parse_json(text) if isinstance(text, str) else None
+    except ValueError:
+        raise wrong from None
+    if not isinstance(value, dict):
+        raise wrong
+    return value
+
+
+def tell(messages: Sequence[Json], use: ToolUse | None) -> list[Json]:
+    """The dialogue for a template that knows no tools: they are in its texts."""
+    told = [_without_tools(message) for message in messages]
+    if use is None:
+        return told
+    text = _instructions(use)
+    if told[0]["role"] == "system":
+        return [told[0] | {"content": f"{told[0]['content']}\n\n{text}"}, *told[1:]]
+    return [{"role": "system", "content": text}, *told]
+
+
+def _without_tools(message: Json) -> Json:
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    if "tool_calls" not in message:
+        return message
+    calls = [f"{OPEN}\n{json.dumps(call['function'], ensure_ascii=False)}\n{CLOSE}" for call in message["tool_calls"]]
+    text = "\n".join([*([message["content"]] if message["content"] else []), *calls])
+    return {"role": "assistant", "content": text}
+
+
+def _instructions(use: ToolUse) -> str:
+    lines = [json.dumps(tool.definition["function"], ensure_ascii=False) for tool in use.tools]
+    form = f'{OPEN}\n{{"name": "the function", "arguments": {{"parameter": "value"}}}}\n{CLOSE}'
+    must = ""
+    if use.forced:
+        must = f"\nYou must call {' or '.join(tool.name for tool in use.forced)} now."
+    return "You can call these functions:\n" + "\n".join(lines) + f"\nTo call one, answer in this form:\n{form}{must}"
