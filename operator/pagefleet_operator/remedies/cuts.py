@@ -19,7 +19,7 @@ from pagefleet_operator.remedies.outlook import Hold
 from pagefleet_operator.remedies.pressure import Pressed, new_pressure
 from pagefleet_operator.remedies.reasons import HoldReason, RemedyReason
 from pagefleet_operator.remedies.samples import Value, number
-from pagefleet_operator.remedies.turns import fallen
+from pagefleet_operator.remedies.turns import moved
 from pagefleet_operator.remedies.words import Change, figure, measured, unknown
 
 
@@ -121,7 +121,7 @@ def _cut(
         last_good=None,
         cut=True,
         settling=True,
-        turns=fallen(cap.turns, view.now_s, harm=restored is not None),
+        turns=moved(cap.turns, view.now_s, rising=False, harm=restored is not None),
         drift=None,
     )
 

@@ -113,8 +113,10 @@ def _latencies(view: FleetView, pod: ReadyPod, since_s: float) -> Iterator[tuple
         (Metric.TIME_TO_FIRST_TOKEN, targets.first_token_s),
         (Metric.INTER_TOKEN_LATENCY, targets.inter_token_s),
     ):
+        if target is None:
+            continue
         observed = pod.window.observed(metric, since_s)
-        if target is not None and not isinstance(observed, Buckets):
+        if not isinstance(observed, Buckets):
             yield metric, NOTHING_YET if observed is None else observed
 
 

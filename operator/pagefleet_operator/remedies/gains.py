@@ -51,15 +51,14 @@ def gains_between(before: Readings | None, now: Readings) -> Gains:
 
 def merge_buckets(parts: Sequence[Histogram]) -> Histogram | None:
     """The sum of several gains; None without any. One that is not known makes the sum unknown."""
-    merged: Buckets | None = None
-    for part in parts:
-        if not isinstance(part, Buckets):
-            return part
-        if merged is not None and merged.bounds != part.bounds:
-            return Invalid("the bounds of the histogram changed")
-        counts = part.counts if merged is None else tuple(map(sum, zip(merged.counts, part.counts, strict=True)))
-        merged = Buckets(part.bounds, counts)
-    return merged
+    known = [part for part in parts if isinstance(part, Buckets)]
+    if len(known) < len(parts):
+        return next(part for part in parts if not isinstance(part, Buckets))
+    if not known:
+        return None
+    if any(part.bounds != known[0].bounds for part in known):
+        return Invalid("the bounds of the histogram changed")
+    return Buckets(known[0].bounds, tuple(map(sum, zip(*(part.counts for part in known), strict=True))))
 
 
 def quantile(buckets: Buckets, share: float) -> float:

@@ -19,7 +19,7 @@ from pagefleet_operator.remedies.pressure import Pressed
 from pagefleet_operator.remedies.reasons import HoldReason, RemedyReason
 from pagefleet_operator.remedies.samples import number
 from pagefleet_operator.remedies.settings import LoopSettings
-from pagefleet_operator.remedies.turns import fallen, may_rise, risen
+from pagefleet_operator.remedies.turns import may_move, moved
 from pagefleet_operator.remedies.words import Change
 
 
@@ -77,7 +77,7 @@ def _lower(
         f"new requests may have {after} tokens instead of {current}"
     )
     found.changes.append(_change(current, after, RemedyReason.LENGTH_LOWERED, message))
-    turns = fallen(length.turns, view.now_s, harm=length.turns.rising is True)
+    turns = moved(length.turns, view.now_s, rising=False, harm=length.turns.rising is True)
     return LengthMemory(desired=after, changed_s=view.now_s, turns=turns)
 
 
@@ -93,14 +93,14 @@ def _raise(
     quiet_s = view.now_s - max(tune.swapped_s or 0.0, length.changed_s or 0.0)
     if quiet_s < settings.return_after_s:
         return length
-    if not may_rise(length.turns, view.now_s, settings):
+    if not may_move(length.turns, view.now_s, settings, rising=True):
         message = f"maxModelLen has turned lately and stays at {current}"
         found.holds.append(_hold(HoldReason.TURNED_RECENTLY, message))
         return length
     after = min(longest, math.ceil(current / settings.cut_factor))
     message = f"nothing was swapped for {quiet_s:.0f} s: new requests may have {after} tokens instead of {current}"
     found.changes.append(_change(current, after, RemedyReason.LENGTH_RESTORED, message))
-    return LengthMemory(desired=after, changed_s=view.now_s, turns=risen(length.turns, view.now_s))
+    return LengthMemory(desired=after, changed_s=view.now_s, turns=moved(length.turns, view.now_s, rising=True))
 
 
 def _reapply(view: FleetView, length: LengthMemory, settings: LoopSettings, found: Lengths) -> LengthMemory:

@@ -77,6 +77,7 @@ class ScaleMemory:
     awaited: int | None = None  # ready pods after which the last step up is through
     awaited_s: float | None = None  # when that step was made
     settled_s: float | None = None  # when the fleet last got its size
+    turns: Turns = Turns()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """The second rule of tuning: caps go up by small steps, on one pod first, and on the others once it has held.
 
 A raise needs a queue that a higher cap would shorten: requests wait in every look since the last change, the cap is
-full, the KV pool has room for it in proportion, nothing is swapped, and tokens come in time. Without a queue a cap that
-is below the spec's start value goes back towards it after a long quiet time.
+full, the KV pool has room for it in proportion, nothing is swapped, and tokens come in time. Without a queue a cap
+that is below the spec's start value goes back towards it after a long quiet time, as far as the pool would hold
+requests like those that run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pagefleet_operator.remedies.outlook import Hold
 from pagefleet_operator.remedies.pressure import pressure_since
 from pagefleet_operator.remedies.reasons import HoldReason, RemedyReason
 from pagefleet_operator.remedies.samples import Sample, Value
-from pagefleet_operator.remedies.turns import may_rise, may_rise_at, risen
+from pagefleet_operator.remedies.turns import may_move, may_move_at, moved
 from pagefleet_operator.remedies.words import Change, count, first_absent, measured, unknown
 
 
@@ -80,7 +81,7 @@ def _may_follow(view: FleetView, pod: ReadyPod, cap: CapMemory, canary: Canary) 
         and pod.window.is_full(view.now_s)
         and pressure_since(pod.window, _since(view, pod, cap)) == Value(0.0)
         and _rested(view, pod, cap)
-        and may_rise(cap.turns, view.now_s, pod.window.settings)
+        and may_move(cap.turns, view.now_s, pod.window.settings, rising=True)
     )
 
 
@@ -111,8 +112,8 @@ def _below(tune: TuneMemory, pod: ReadyPod, cap: int) -> bool:
 
 def _may_begin(view: FleetView, pod: ReadyPod, cap: CapMemory, raises: Raises) -> bool:
     settings = pod.window.settings
-    if not may_rise(cap.turns, view.now_s, settings):
-        moment = may_rise_at(cap.turns, settings) or view.now_s
+    if not may_move(cap.turns, view.now_s, settings, rising=True):
+        moment = may_move_at(cap.turns, settings, rising=True) or view.now_s
         message = f"the cap of {pod.name} has turned lately; it may rise again in {moment - view.now_s:.0f} s"
         hold = Hold(remedy=Remedy.TUNE, reason=HoldReason.TURNED_RECENTLY, message=message, subject=pod.name)
         raises.holds.append(hold)
@@ -167,11 +168,22 @@ def _quiet_again(
     quiet_s = view.now_s - max(tune.swapped_s or 0.0, tune.queued_s or 0.0)
     if after <= cap.desired or quiet_s < settings.return_after_s or cap.settling or not pod.window.is_full(view.now_s):
         return None
+    if not _would_fit(view, pod, cap, after):
+        return None
     message = (
         f"nothing waited or was swapped for {quiet_s:.0f} s: the cap of {pod.name} goes from {cap.desired} to {after}, "
         f"towards the {view.rules.cap.initial_cap} that engines start with"
     )
     return RemedyReason.QUIET_AGAIN, after, message
+
+
+def _would_fit(view: FleetView, pod: ReadyPod, cap: CapMemory, after: int) -> bool:
+    """Whether the pool would hold `after` requests like those that run; without any, nothing speaks against it."""
+    window, since = pod.window, _since(view, pod, cap)
+    usage, running = window.highest(Metric.KV_CACHE_USAGE, since), window.highest(Metric.REQUESTS_RUNNING, since)
+    if not isinstance(usage, Value) or not isinstance(running, Value):
+        return False
+    return usage.value * after <= window.settings.kv_room * max(running.value, 1.0) or running.value == 0
 
 
 def _tokens_in_time(view: FleetView, pod: ReadyPod, since: float) -> bool:
@@ -192,7 +204,7 @@ def _step(view: FleetView) -> int:
 
 
 def _raised(cap: CapMemory, after: int, now_s: float) -> CapMemory:
-    turns = risen(cap.turns, now_s)
+    turns = moved(cap.turns, now_s, rising=True)
     held = cap.last_good is not None  # the raise before this one was judged and did no harm
     return replace(
         cap,

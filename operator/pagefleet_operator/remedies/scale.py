@@ -21,6 +21,7 @@ from pagefleet_operator.remedies.policies import highest_allowed, longest_period
 from pagefleet_operator.remedies.reasons import HoldReason, RemedyReason
 from pagefleet_operator.remedies.settings import LoopSettings
 from pagefleet_operator.remedies.tune import Tuned
+from pagefleet_operator.remedies.turns import may_move, may_move_at, moved
 from pagefleet_operator.remedies.words import Change, count
 
 
@@ -144,6 +145,10 @@ def _step_down(case: _Case, demand: Demand) -> Scaled:
     if steady >= view.replicas or watched_s < window_s:
         message = f"{count(latest, 'replica')} would do, but not yet for all of the last {window_s} s"
         return case.hold(HoldReason.STABILIZING, message)
+    if not may_move(case.memory.turns, case.now_s, case.settings, rising=False):
+        moment = may_move_at(case.memory.turns, case.settings, rising=False) or case.now_s
+        message = f"replicas have turned lately; one may be removed again in {moment - case.now_s:.0f} s"
+        return case.hold(HoldReason.TURNED_RECENTLY, message)
     least = lowest_allowed(view.replicas, behavior, case.memory.steps, case.now_s, every_s=case.settings.down_every_s)
     after = max(steady, least, case.rules.min_replicas)
     if after >= view.replicas:
@@ -178,6 +183,7 @@ def _stepped(memory: ScaleMemory, now_s: float, before: int, after: int) -> Scal
         awaited_s=now_s if grows else None,
         settled_s=memory.settled_s if grows else now_s,
         troubled_s=None,
+        turns=moved(memory.turns, now_s, rising=grows),
     )
 
 
