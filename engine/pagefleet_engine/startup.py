@@ -89,7 +89,7 @@ def plan_runner(
     arguments: EngineArguments, config: ModelConfig, eos_token_ids: tuple[int, ...], free_bytes: int
 ) -> RunnerPlan:
     """Sizes of the runner on every rank, from the arguments and the memory there is. Raises `StartupError`."""
-    size = arguments.tensor_parallel_size
+    size, swap = arguments.tensor_parallel_size, swap_bytes(arguments, free_bytes)
     dtype = _DTYPES[arguments.dtype]
     start = read_start(arguments)
     precisions = precisions_in_use(arguments, start)
@@ -111,8 +111,8 @@ def plan_runner(
         raise StartupError(f"--tensor-parallel-size {size}: {error}") from error
     return replace(
         plan,
-        num_frames=pool_frames(arguments, layout, plan.num_positions, free_bytes // size, precisions),
-        num_host_frames=int(arguments.swap_space * 2**30) // size // layout.frame_bytes,
+        num_frames=pool_frames(arguments, layout, plan.num_positions, (free_bytes - swap) // size, precisions),
+        num_host_frames=swap // size // layout.frame_bytes,
     )
 
 
@@ -197,6 +197,21 @@ def pool_frames(
             f"give {one * layout.frame_bytes} bytes, or lower --max-model-len"
         )
     return frames
+
+
+def swap_bytes(arguments: EngineArguments, free_bytes: int) -> int:
+    """Host memory for swapped frames: what was asked for, but at most a quarter of what is free.
+
+    The default of a service fits no small container, and frames that fill it up must not end the process.
+    """
+    wanted, most = int(arguments.swap_space * 2**30), free_bytes // 4
+    if wanted > most:
+        log.warning(
+            "--swap-space %g: %.2f GiB are used, a quarter of the memory that is free",
+            arguments.swap_space,
+            most / 2**30,
+        )
+    return min(wanted, most)
 
 
 def warm_up(core: EngineCore) -> None:

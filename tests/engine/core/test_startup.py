@@ -7,7 +7,7 @@ from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.runtime.host import _machine_available, available_bytes, quota_cores, usable_cores
-from pagefleet_engine.startup import check_precisions, pool_frames, resolve_max_model_len, warm_up
+from pagefleet_engine.startup import check_precisions, pool_frames, resolve_max_model_len, swap_bytes, warm_up
 from pagefleet_engine.testing import TINY, tiny_core, tiny_decoder
 from pagefleet_kernels.layout import FrameLayout
 
@@ -35,6 +35,15 @@ def test_a_budget_below_one_sequence_is_refused_with_the_bytes_it_takes():
 def test_fp8_needs_about_half():
     budget = arguments(kv_cache_memory_bytes=66 * FRAME, kv_cache_dtype=Precision.FP8_E4M3)
     assert pool_frames(budget, LAYOUT, 2048, free_bytes=0) == 66
+
+
+@pytest.mark.parametrize(
+    ("gib", "free_gib", "want_gib"), [(4, 16, 4), (4, 8, 2), (0, 8, 0)], ids=["all", "a quarter", "none"]
+)
+def test_swap_space_is_at_most_a_quarter_of_what_is_free(gib, free_gib, want_gib, caplog):
+    assert swap_bytes(arguments(swap_space=gib), free_gib * 2**30) == want_gib * 2**30
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["--swap-space 4: 2.00 GiB are used, a quarter of the memory that is free"] * (want_gib < gib)
 
 
 def test_a_share_of_free_memory_stops_at_what_the_capacity_can_fill():
