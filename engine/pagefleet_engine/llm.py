@@ -91,7 +91,7 @@ class LLM:
         return [
             Completion(
                 prompt_token_ids=tuple(one[0].request.prompt_token_ids),
-                choices=tuple(answer.choice() for answer in one),
+                choices=tuple(answer.choice(params.logprobs) for answer in best(one, params)),
             )
             for one in batch
         ]
@@ -110,11 +110,13 @@ class LLM:
         return self.generate(ids, params, progress=progress)
 
     def _running(self, prompt: Prompt, params: SamplingParams) -> list[_Answer]:
-        """One request per choice; the later ones share the first one's frames."""
+        """One request per choice to make; the later ones share the first one's frames."""
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         answers: list[_Answer] = []
-        for index in range(params.n):
-            sampling = replace(params, n=1, best_of=None, seed=None if params.seed is None else params.seed + index)
+        logprobs = 0 if params.best_of is not None and params.logprobs is None else params.logprobs
+        for index in range(params.best_of or params.n):
+            seed = None if params.seed is None else params.seed + index
+            sampling = replace(params, n=1, best_of=None, seed=seed, logprobs=logprobs)
             request = Request(
                 request_id=f"offline-{self._num_requests}",
                 prompt_token_ids=ids,
@@ -186,14 +188,28 @@ class _Answer:
             self.finish_reason = output.finish_reason
         return False
 
-    def choice(self) -> Choice:
+    @property
+    def mean_logprob(self) -> float:
+        """Of its tokens; an empty answer is worse than any other."""
+        if not self.logprobs:
+            return float("-inf")
+        return sum(entry.logprob for entry in self.logprobs) / len(self.logprobs)
+
+    def choice(self, logprobs: int | None) -> Choice:
         return Choice(
             text=self.text,
             token_ids=tuple(self.token_ids),
             finish_reason=self.finish_reason or FinishReason.ABORT,
-            logprobs=tuple(self.logprobs) if self.request.sampling.logprobs is not None else None,
+            logprobs=None if logprobs is None else tuple(self.logprobs),
             error=self.error,
         )
+
+
+def best(answers: list[_Answer], params: SamplingParams) -> list[_Answer]:
+    """With `best_of`, the `n` answers with the best mean log probability, best first; else all of them."""
+    if params.best_of is None:
+        return answers
+    return sorted(answers, key=lambda answer: -answer.mean_logprob)[: params.n]
 
 
 class Progress:

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,15 @@ def test_n_choices_differ_by_seed_and_repeat(llm):
     first, again = llm.generate("abc", params)[0], llm.generate("abc", params)[0]
     assert first == again
     assert len({choice.token_ids for choice in first.choices}) == 3
+
+
+def test_best_of_returns_the_most_likely_of_the_same_choices(llm):
+    params = SamplingParams(temperature=1.0, seed=4, n=4, max_tokens=6, ignore_eos=True, logprobs=0)
+    [all_four] = llm.generate("hello", params)
+    ranked = sorted(all_four.choices, key=lambda choice: -sum(entry.logprob for entry in choice.logprobs))
+    [best] = llm.generate("hello", replace(params, n=2, best_of=4, logprobs=None))
+    assert [choice.text for choice in best.choices] == [choice.text for choice in ranked[:2]]
+    assert [choice.logprobs for choice in best.choices] == [None, None]
 
 
 def test_a_stop_string_ends_an_answer_before_it(llm):

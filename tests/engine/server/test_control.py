@@ -14,7 +14,7 @@ from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.contract.control import POD_UID_VARIABLE, RouteConfig, RuntimeChange, RuntimeConfig, RuntimeStart
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.contract.tokens import render_public_key, sign
-from pagefleet_engine.errors import StartupError
+from pagefleet_engine.errors import EngineDead, StartupError
 from pagefleet_engine.server.control.runtime import next_config
 from pagefleet_engine.server.drain import StopSignals
 from pagefleet_engine.server.errors import ApiError
@@ -299,3 +299,13 @@ async def test_a_start_file_that_asks_for_too_much_ends_the_process(key_file, tm
         await running.ending
     await running.control.aclose()
     await running.public.aclose()
+
+
+async def test_an_engine_that_has_stopped_cannot_be_changed(running):
+    async def stopped(_settings):
+        raise EngineDead("the step loop died")
+
+    running.engine.configure = stopped
+    reply = await running.control.patch(CONFIG, json={"expected_generation": 1, "cap": 3})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_stopped")
+    assert (await running.control.get(CONFIG)).json() == START

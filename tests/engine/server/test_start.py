@@ -75,6 +75,17 @@ def truncated_model(folder, _taken):
     return ["--model", str(path), "--port", str(free_port())]
 
 
+def wrong_start_file(folder, _taken):
+    path = folder / "start"
+    path.write_text('{"routes": [{"name": "tools", "model": "m", "precision": "bf16"}]}')
+    return ["--model", str(folder / "none.gguf"), "--port", str(free_port()), "--runtime-config-file", str(path)]
+
+
+def wrong_state_dir(folder, _taken):
+    (folder / "state").write_text("")
+    return ["--model", str(folder / "none.gguf"), "--port", str(free_port()), "--state-dir", str(folder / "state")]
+
+
 def unknown_flag(folder, _taken):
     return ["--model", str(folder / "none.gguf"), "--modell", "x"]
 
@@ -84,6 +95,12 @@ WRONG = {
     "a port in use": (port_in_use, "--port ", "Address already in use"),
     "a missing model": (missing_model, "--model ", "none.gguf: no such file or folder"),
     "a truncated model": (truncated_model, "", "cut.gguf: truncated or damaged GGUF file"),
+    "a start file without its default": (
+        wrong_start_file,
+        "--runtime-config-file ",
+        "routes.0.name: must be 'default'",
+    ),
+    "a state folder that is a file": (wrong_state_dir, "--state-dir ", "give a folder that can be written"),
     "an unknown flag": (unknown_flag, "unrecognized arguments: --modell x; ", "see pagefleet-engine --help"),
 }
 

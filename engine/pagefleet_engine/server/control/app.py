@@ -18,10 +18,12 @@ from pagefleet_engine.contract.control import (
     RuntimeAnswer,
     RuntimeChange,
 )
+from pagefleet_engine.errors import EngineDead
 from pagefleet_engine.server.app import new_app
 from pagefleet_engine.server.body import read_json
 from pagefleet_engine.server.control.runtime import Runtime
 from pagefleet_engine.server.drain import Drain
+from pagefleet_engine.server.failures import translate
 from pagefleet_engine.server.guard import Guard
 from pagefleet_engine.server.responding import JsonResponse
 from pagefleet_engine.server.schemas import first_problem
@@ -55,7 +57,10 @@ def _add_runtime_config(app: FastAPI, service: Service, runtime: Callable[[], Ru
     @app.patch(RUNTIME_CONFIG)
     async def change(request: Request) -> Response:
         wanted = await _parse(request, service, RuntimeChange)
-        old, new = await runtime().change(wanted)
+        try:
+            old, new = await runtime().change(wanted)
+        except EngineDead as error:
+            raise translate(error) from error
         return _reply(RuntimeAnswer(old=old, new=new, running=service.engine.stats().running))
 
 
