@@ -22,7 +22,8 @@ CHART = ROOT / "charts" / "pagefleet"
 EXAMPLE = ROOT / "examples" / "smollm2.yaml"
 RELEASE, SYSTEM_NAMESPACE, NAMESPACE = "pagefleet", "pagefleet-system", "default"
 CRD = "llmservices.pagefleet.io"
-QUESTION = "What is the capital of France?"
+QUESTION = "What is the capital of France? Answer in one word."
+"""The model is sure of how to begin its answer; without the second sentence it is a toss-up that FP8 may decide."""
 
 
 class DemoError(RuntimeError):
