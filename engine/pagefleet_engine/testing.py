@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import files
 from pathlib import Path
@@ -26,7 +27,7 @@ from pagefleet_engine.request import SamplingParams
 from pagefleet_engine.runtime.executor import Executor, LocalExecutor
 from pagefleet_engine.runtime.kv_cache import KvCache, frame_layout, kernel_precision
 from pagefleet_engine.runtime.runner import ModelRunner
-from pagefleet_engine.runtime.sampler import Sampler
+from pagefleet_engine.runtime.sampler import Sampled, Sampler
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.output import Context, GroupWrite, ScheduledRequest, ScheduleOutput
 from pagefleet_engine.scheduling.scheduler import Scheduler
@@ -305,3 +306,36 @@ def tiny_core(
         vocab_size=decoder.config.vocab_size,
         monotonic_s=time.monotonic,
     )
+
+
+class ScriptedExecutor:
+    """`Executor` of a model that says what a script says, through the real sampler; `noise` makes it err.
+
+    The script turns the text of a prompt into the text of the answer. Noise is normal, and the same for the same prompt
+    and seed; the scripted token stands 10 above the others.
+    """
+
+    def __init__(self, script: Callable[[str], str], *, noise: float = 0.0, seed: int = 0) -> None:
+        self._script = script
+        self._noise = noise
+        self._seed = seed
+        self._tokenizer = ByteTokenizer()
+        self._sampler = Sampler(seed=0, eos_token_ids=self._tokenizer.eos_token_ids)
+
+    def execute(self, output: ScheduleOutput) -> list[Sampled]:
+        requests = [request for request in output.requests if request.samples]
+        if not requests:
+            return []
+        return self._sampler.sample(torch.stack([self._logits(request) for request in requests]), requests)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def _logits(self, request: ScheduledRequest) -> Tensor:
+        prompt = self._tokenizer.decode(request.known_token_ids[: request.num_prompt_tokens])
+        answer = [*self._script(prompt).encode(), *self._tokenizer.eos_token_ids]
+        index = request.num_known - request.num_prompt_tokens
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed}/{index}/{prompt}".encode()))
+        logits = self._noise * torch.randn(self._tokenizer.vocab_size, generator=generator)
+        logits[answer[min(index, len(answer) - 1)]] += 10.0
+        return logits

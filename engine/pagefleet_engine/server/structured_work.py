@@ -72,6 +72,11 @@ class StructuredWork:
         self._vocabulary: Future[LLTokenizer] | None = None
         self._cache: OrderedDict[object, Future[Any]] = OrderedDict()
 
+    @property
+    def num_kept(self) -> int:
+        """Compiled schemas and grammars, and those that are being compiled."""
+        return len(self._cache)
+
     def attach(self, tokenizer: Tokenizer) -> None:
         """Begin to prepare the model's vocabulary."""
         self._vocabulary = self._pool.submit(lambda: build_vocabulary(tokenizer))

@@ -81,6 +81,8 @@ class FakeEngine:
         )
         self.error: str | None = None
         """When set, every request ends by this error after its first token."""
+        self.mixed = False
+        """What every output says of the precision of its KV."""
         self._script = script
         self._gate = gate
         self._max_running = max_running
@@ -160,6 +162,7 @@ class FakeEngine:
             num_prompt_tokens=len(prompt_ids),
             num_cached_tokens=0,
             logprobs=logprobs,
+            mixed=self.mixed,
         )
 
     async def _next_turn(self) -> None:

@@ -40,6 +40,7 @@ JUDGED = {
     "a format": ({"format": "date"}, '"1815-12-10"', "valid"),
     "not the format": ({"format": "date"}, '"1815-13-10"', "schema_violation"),
     "a format that nobody knows is not checked": ({"format": "colour"}, '"red"', "valid"),
+    "a pattern that Python's re cannot read": ({"pattern": "a{99999999999999999999}"}, '"a"', "valid"),
     "a pattern that no automaton can match is not checked": ({"pattern": "(?=a)b"}, '"c"', "valid"),
     "properties by pattern": ({"patternProperties": {"^n_": {"type": "integer"}}}, '{"n_a": 1}', "valid"),
     "wrong properties by pattern": (
@@ -93,6 +94,7 @@ def test_cve_2026_55574_a_pattern_that_takes_re_for_ever():
 
 NO_SCHEMAS = {
     "a type that is none": ({"type": "strin"}, "$.type"),
+    "a type in a list": ({"type": ["string", 5]}, "$.type"),
     "properties in a list": ({"properties": []}, "$.properties"),
     "deep inside": ({"properties": {"a": {"minLength": -1}}}, "$.properties.a.minLength"),
 }
