@@ -57,7 +57,7 @@ def _tune(view: FleetView, memory: Memory, mode: Mode, *, raises: bool = True) -
         tune = TuneMemory()
         return Tuned(changes=(), holds=(), memory=tune, adopted=tune, pressed=False, hopeful=False, raised=False)
     tuned = decide_caps(view, memory, raises=raises)
-    return tuned if mode is Mode.AUTO else replace(tuned, hopeful=False, raised=False)
+    return tuned if mode is Mode.AUTO else replace(tuned, hopeful=False, raised=False, cut_lately=False)
 
 
 def _decide(

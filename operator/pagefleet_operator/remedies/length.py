@@ -105,7 +105,7 @@ def _raise(
 
 def _reapply(view: FleetView, length: LengthMemory, settings: LoopSettings, found: Lengths) -> LengthMemory:
     """Engines that report another limit than the desired one: said once."""
-    if length.desired is None or view.now_s - (length.changed_s or view.now_s) <= settings.reapply_after_s:
+    if length.desired is None or length.changed_s is None or view.now_s - length.changed_s <= settings.reapply_after_s:
         return length
     reported = {pod.name: number(pod.window.gauge(Metric.MAX_MODEL_LEN, view.now_s)) for pod in view.ready}
     drift = {name: int(value) for name, value in reported.items() if value not in (None, length.desired)}

@@ -90,11 +90,10 @@ def _up(case: _Case, demand: Demand, need: Need | None) -> Scaled:
     case = _want(case, wanted)
     if pending := _pending(case):
         return case.hold(HoldReason.REPLICA_STARTING, f"{pending}: no further step for the same demand")
-    troubled_for_s = case.now_s - (case.memory.troubled_s or case.now_s)
-    if view.alert is None and case.tuned.hopeful and troubled_for_s < case.settings.patience_s:
-        return case.hold(HoldReason.TUNING_FIRST, "a higher cap may end the queue: replicas wait for it")
+    if view.alert is None and (waits_for := _tuning_first(case, need)):
+        return case.hold(HoldReason.TUNING_FIRST, f"{waits_for}: replicas wait for it")
     window_s = case.rules.behavior.scale_up.stabilization_window_seconds
-    watched_s = case.now_s - (case.memory.since_s or case.now_s)
+    watched_s = case.now_s - _known(case.memory.since_s, case.now_s)
     steady = min(_wants_since(case, window_s)) if watched_s >= window_s else view.replicas
     allowed = highest_allowed(view.replicas, case.rules.behavior.scale_up, case.memory.steps, case.now_s)
     after = min(steady if view.alert is None else wanted, allowed, case.rules.max_replicas)
@@ -103,6 +102,16 @@ def _up(case: _Case, demand: Demand, need: Need | None) -> Scaled:
     sentence = need.sentence if need else f"the alert {view.alert} asks for capacity"
     reason = need.reason if need else RemedyReason.ALERT_FIRED
     return _step(case, after, reason, sentence, demand)
+
+
+def _tuning_first(case: _Case, need: Need | None) -> str | None:
+    """A change of caps that may yet help, and whose time is not over."""
+    if case.tuned.cut_lately and need is not None and need.reason is RemedyReason.TOKENS_TOO_SLOW:
+        return "a lower cap may make tokens faster"
+    troubled_for_s = case.now_s - _known(case.memory.troubled_s, case.now_s)
+    if case.tuned.hopeful and troubled_for_s < case.settings.patience_s:
+        return "a higher cap may end the queue"
+    return None
 
 
 def _not_up(case: _Case, steady: int) -> Scaled:
@@ -138,7 +147,7 @@ def _step_down(case: _Case, demand: Demand) -> Scaled:
     view, behavior = case.view, case.rules.behavior.scale_down
     window_s = behavior.stabilization_window_seconds
     steady = max(_wants_since(case, window_s))
-    watched_s = case.now_s - max(case.memory.since_s or case.now_s, case.memory.settled_s or 0.0)
+    watched_s = case.now_s - max(_known(case.memory.since_s, case.now_s), _known(case.memory.settled_s, 0.0))
     latest = case.memory.wants[-1][1]
     if latest >= view.replicas:
         return Scaled(replicas=view.replicas, memory=case.memory)
@@ -225,7 +234,7 @@ def _observe(view: FleetView, memory: ScaleMemory, settings: LoopSettings) -> Sc
         return memory
     if len(view.ready) >= memory.awaited:
         return replace(memory, awaited=None, awaited_s=None, settled_s=view.now_s)
-    if view.now_s - (memory.awaited_s or view.now_s) >= settings.starting_counts_s:
+    if view.now_s - _known(memory.awaited_s, view.now_s) >= settings.starting_counts_s:
         return replace(memory, awaited=None, awaited_s=None)
     return memory
 
@@ -250,6 +259,10 @@ def _is_measured(case: _Case, since_s: float) -> bool:
 def _want(case: _Case, replicas: int) -> _Case:
     wants = (*case.memory.wants, (case.now_s, replicas))
     return replace(case, memory=replace(case.memory, wants=wants))
+
+
+def _known(moment_s: float | None, otherwise_s: float) -> float:
+    return otherwise_s if moment_s is None else moment_s
 
 
 def _wants_since(case: _Case, window_s: float) -> list[int]:

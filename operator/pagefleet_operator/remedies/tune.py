@@ -34,6 +34,7 @@ class Tuned:
     pressed: bool  # some pod is under pressure, or drains down after a cut
     hopeful: bool  # a raise for a queue is under way, or would be at its next turn
     raised: bool
+    cut_lately: bool = False  # within the window, so that its effect is not seen yet
 
 
 def decide_caps(view: FleetView, memory: Memory, *, raises: bool = True) -> Tuned:
@@ -45,7 +46,8 @@ def decide_caps(view: FleetView, memory: Memory, *, raises: bool = True) -> Tune
     lengths, tune = tune_length(view, tune, cuts.at_minimum)
     draining_down = any(cap.settling for cap in tune.caps.values())
     raised = Raises()
-    if raises and not cuts.pressed and not draining_down and not is_shortened(view, tune):
+    calm = not cuts.pressed and not draining_down and not lengths.changes and not is_shortened(view, tune)
+    if raises and calm:
         raised, tune = raise_caps(view, tune)
     return Tuned(
         changes=(*bounded, *drifted, *cuts.changes, *lengths.changes, *raised.changes),
@@ -55,6 +57,7 @@ def decide_caps(view: FleetView, memory: Memory, *, raises: bool = True) -> Tune
         pressed=bool(cuts.pressed) or draining_down,
         hopeful=raised.hopeful,
         raised=bool(raised.changes),
+        cut_lately=any(cap.cut and view.now_s - cap.changed_s < view.settings.window_s for cap in tune.caps.values()),
     )
 
 
