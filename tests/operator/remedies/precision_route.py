@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -12,9 +12,10 @@ from pagefleet_engine.contract.precision import Precision
 from pagefleet_operator.api.remedy_spec import KvPrecisionSpec, Mode
 from pagefleet_operator.api.status import RouteState
 from pagefleet_operator.remedies.precision.decide import advance, want
-from pagefleet_operator.remedies.precision.limits import Limits
+from pagefleet_operator.remedies.precision.limits import Limits, rest_after
 from pagefleet_operator.remedies.precision.look import Enough, Look
 from pagefleet_operator.remedies.precision.memory import Memory, Moment
+from pagefleet_operator.remedies.precision.states import is_resting
 
 ENGINE, FALLBACK = Precision.FP8_E4M3, Precision.BF16
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -76,6 +77,7 @@ def simulate(
     run = Run(memory=memory or Memory())
     share = want(run.memory, look_at({}, 0.0)).control_share
     while run.answers < answers and not until(run):
+        _rest(run, rng, share, per_look)
         now = rates(run.answers)
         control = int(rng.binomial(per_look, share))
         counts = _draw(rng, ENGINE, per_look - control, now.engine, now.engine_cut)
@@ -85,6 +87,18 @@ def simulate(
         _advance(run, look_at(counts, run.answers / 10))
         share = want(run.memory, look_at({}, 0.0)).control_share
     return run
+
+
+def _rest(run: Run, rng: np.random.Generator, share: float, per_look: int) -> None:
+    """Skips what has no effect: answers of a resting route that its window has forgotten when it may test again."""
+    if not is_resting(run.memory) or run.memory.since_test is None:
+        return
+    left = rest_after(run.memory.tests) - run.memory.since_test
+    skipped = (left - 2 * LIMITS.window) // per_look * per_look
+    if skipped > 0:
+        run.memory = replace(run.memory, since_test=run.memory.since_test + skipped)
+        run.answers += skipped
+        run.in_control += int(rng.binomial(skipped, share))
 
 
 def _advance(run: Run, look: Look) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -91,11 +92,11 @@ def table_of_false_moves(bench: Bench) -> Iterator[str]:
     """Equal rates."""
     yield "| both precisions | routes | moved | 95 % upper bound | tests per route | requests in BF16 |"
     yield "|---|---|---|---|---|---|"
-    cases = [(f"{rate:.0%} failures", partial(false_moves, rate=rate, cut=0.0, per_look=50)) for rate in LEVELS]
+    cases = [(f"{rate:.0%} failures", partial(false_moves, rate=rate, cut=0.0, per_look=100)) for rate in LEVELS]
     cases += [
         ("5% failures, looks of 10", partial(false_moves, rate=0.05, cut=0.0, per_look=10)),
         ("5% failures, looks of 500", partial(false_moves, rate=0.05, cut=0.0, per_look=500)),
-        ("2% failures, 20% truncated", partial(false_moves, rate=0.02, cut=0.2, per_look=50)),
+        ("2% failures, 20% truncated", partial(false_moves, rate=0.02, cut=0.2, per_look=100)),
         ("2% and 15% by turns of 3,000", swinging),
     ]
     for number, (name, scenario) in enumerate(cases):
@@ -172,23 +173,24 @@ def table_of_returns(bench: Bench) -> Iterator[str]:
         yield f"| {engine:.0%} / {control:.0%} | " + " | ".join(f"{end:.1%}" for end in ends) + f" | {median:,} |"
 
 
+TABLES: Final = {"false-moves": table_of_false_moves, "rises": table_of_rises, "probing": table_of_returns}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000, help="routes per row; half as many for rises and probing")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=None, help="default: as many as there are cores")
+    parser.add_argument("--only", choices=tuple(TABLES), help="one table; default: all")
     given = parser.parse_args()
     print(f"{given.runs} routes per row, seed {given.seed}, Python {platform.python_version()}, numpy {np.__version__}")
     with ProcessPoolExecutor(given.processes) as pool:
         bench = Bench(pool=pool, seed=given.seed, runs=given.runs)
-        for title, table in (
-            ("Rises", table_of_rises),
-            ("Probing", table_of_returns),
-            ("False moves in 100,000 answers", table_of_false_moves),
-        ):
-            print(f"\n{title}\n", flush=True)
-            for line in table(bench):
-                print(line, flush=True)
+        for title, table in TABLES.items():
+            if given.only in (None, title):
+                print(f"\n{title}\n", flush=True)
+                for line in table(bench):
+                    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,9 @@ STEPS: Final = {
 
 def is_resting(memory: Memory) -> bool:
     """Whether no test may begin yet."""
-    return memory.since_test is not None and memory.since_test < rest_after(memory.tests)
+    if memory.state is not RouteState.NORMAL or memory.since_test is None:
+        return False
+    return memory.since_test < rest_after(memory.tests)
 
 
 def _move(memory: Memory, look: Look) -> Memory:
