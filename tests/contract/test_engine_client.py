@@ -22,6 +22,8 @@ from pagefleet_operator.engine_client import EngineClient, Ports
 from pagefleet_operator.engines import EnginePod
 from pagefleet_operator.errors import EngineRefusedError, GenerationConflictError, NoSigningKeyError
 from pagefleet_operator.fake_engines import FakeEngines
+from pagefleet_operator.remedies.samples import Invalid, Missing
+from pagefleet_operator.remedies.scrape import ASKED_FOR, parse_metrics
 
 POD = EnginePod(name="smollm2-0", uid="1b9d6bcd", ip=HOST)
 OTHER = EnginePod(name="smollm2-1", uid="another", ip=HOST)
@@ -88,6 +90,13 @@ async def test_metrics_are_the_ones_that_remedies_need(client):
     known = {name.removesuffix("_total") for name in Metric}
     assert families == wanted & known
     assert "vllm:num_requests_waiting" in families
+
+
+async def test_a_scrape_holds_all_that_is_read_of_it(client):
+    readings = parse_metrics(await client.read_metrics(POD))
+    assert set(ASKED_FOR) <= set(REMEDY_METRICS)
+    families = [*readings.gauges.items(), *readings.counters.items(), *readings.histograms.items()]
+    assert [name for name, sample in families if isinstance(sample, Missing | Invalid)] == []
 
 
 async def tell_a_story(engines):

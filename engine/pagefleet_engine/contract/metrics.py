@@ -80,11 +80,12 @@ REMEDY_METRICS: Final[tuple[str, ...]] = (
     Metric.CAPACITY,
     Metric.MAX_MODEL_LEN,
     Metric.REFUSED,
+    Metric.REQUEST_SUCCESS,
     Metric.STEPS,
     Metric.TIME_TO_FIRST_TOKEN,
     Metric.INTER_TOKEN_LATENCY,
-    "pagefleet:structured_outputs_total",
-    "pagefleet:route_requests_total",
+    Metric.STRUCTURED_OUTPUTS,
+    Metric.ROUTE_REQUESTS,
 )
 """What the operator reads of every pod in every tick; an engine that does not know a name leaves it out."""
 
