@@ -115,4 +115,4 @@ def _status(route: RouteSpec, memory: Memory, precision: Precision) -> RouteStat
 def _room(usage: tuple[float, ...], own: Precision, fallback: Precision) -> Room:
     """As if the whole load were the route's: an engine does not say how much of its pool a route holds."""
     needed = use_after_move(usage, 1.0, own, fallback)
-    return Enough() if needed <= HIGHEST_USE else NotEnough(needed_share=needed, free_share=HIGHEST_USE)
+    return Enough() if needed <= HIGHEST_USE else NotEnough(needed_share=needed, allowed_share=HIGHEST_USE)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from pagefleet_engine.contract.metrics import Metric
-from pagefleet_operator.api.status import MAX_DECISIONS, Decision, Remedy
+from pagefleet_operator.api.status import MAX_DECISIONS, MAX_NEXT, Decision, Remedy
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.control.numbers import measure
 from pagefleet_operator.control.routes import RoutesOutlook, look_at_routes, reset_routes, restore_routes
@@ -26,6 +26,7 @@ from pagefleet_operator.remedies.precision.memory import Moment
 from pagefleet_operator.remedies.readings import Readings, ScrapeFailed
 from pagefleet_operator.remedies.samples import number
 from pagefleet_operator.remedies.settings import LoopSettings
+from pagefleet_operator.remedies.what_next import what_next
 from pagefleet_operator.remedies.window import EngineStart, PodWindow, open_window
 
 PUBLISH_EVERY_S: Final = 30.0
@@ -90,10 +91,15 @@ def step(
 ) -> Looked:
     """One look. `scrapes` has an entry for every serving pod."""
     windows = _windows(state, observed, scrapes, now, settings)
-    outlook = look(_fleet_view(state, observed, spec, windows, now, hints), state.memory)
+    fleet = _fleet_view(state, observed, spec, windows, now, settings, hints)
+    outlook = look(fleet, state.memory)
     memories = reset_routes(state.routes, observed.reset_precision, state.reset_done, now)
-    usage = [value for window in windows.values() if (value := _gauge(window, Metric.KV_CACHE_USAGE, now)) is not None]
-    in_flight = sum(pod.in_flight or 0 for pod in _pod_views(windows, now).values())
+    usage = [
+        value
+        for window in windows.values()
+        if (value := _gauge(window, Metric.KV_CACHE_USAGE, now.monotonic)) is not None
+    ]
+    in_flight = sum(pod.in_flight or 0 for pod in _pod_views(windows, now.monotonic).values())
     routes = look_at_routes(spec, memories, windows.values(), usage, in_flight, now)
     new = (*outlook.decisions, *routes.decisions)
     after = replace(
@@ -105,7 +111,7 @@ def step(
         reset_done=observed.reset_precision or state.reset_done,
         last_change=_last_change(new) or state.last_change,
     )
-    after = _publish(after, _view(after, spec, outlook, routes, now, hints), now)
+    after = _publish(after, _view(after, spec, fleet, outlook, routes), now)
     return Looked(state=after, targets=_targets(observed, spec, outlook, routes))
 
 
@@ -130,6 +136,7 @@ def _fleet_view(
     spec: LLMServiceSpec,
     windows: Mapping[str, PodWindow],
     now: Moment,
+    settings: LoopSettings,
     hints: Hints,
 ) -> FleetView:
     starting = (pod for pod in observed.pods if not (pod.ready or pod.leaving or pod.draining or pod.gone))
@@ -144,47 +151,45 @@ def _fleet_view(
         foreign_autoscaler=hints.foreign_autoscaler,
         alert=hints.alert,
         paused=spec.paused,
+        settings=settings,
     )
 
 
 def _view(
-    state: ServiceState,
-    spec: LLMServiceSpec,
-    outlook: Outlook,
-    routes: RoutesOutlook,
-    now: Moment,
-    hints: Hints,
+    state: ServiceState, spec: LLMServiceSpec, fleet: FleetView, outlook: Outlook, routes: RoutesOutlook
 ) -> ControlView:
     """What the reconcile gets to see of this look."""
-    pods = _pod_views(state.windows, now)
-    load, usage = measure(state.windows.values(), now.monotonic)
-    start = runtime_start(spec, cap=outlook.start_cap, max_model_len=outlook.max_model_len, overrides=routes.overrides)
+    load, usage = measure(state.windows.values(), fleet.now_s)
+    next_steps = (*what_next(fleet, outlook.memory), *routes.next)
     return ControlView(
-        start=start,
+        start=runtime_start(
+            spec, cap=outlook.start_cap, max_model_len=outlook.max_model_len, overrides=routes.overrides
+        ),
         replicas=outlook.replicas,
         cap=outlook.start_cap or spec.engine.max_num_seqs.initial_cap,
         max_model_len=outlook.max_model_len or spec.engine.max_model_len,
         last_change=state.last_change,
-        pods=pods,
+        pods=_pod_views(state.windows, fleet.now_s),
         load=load,
         kv_usage=usage,
         routes=routes.statuses,
         facts=routes.facts,
         decisions=state.decisions,
         holds=outlook.holds,
+        next=next_steps[:MAX_NEXT],
         reset_done=state.reset_done,
-        foreign_autoscaler=hints.foreign_autoscaler,
+        foreign_autoscaler=fleet.foreign_autoscaler,
     )
 
 
-def _pod_views(windows: Mapping[str, PodWindow], now: Moment) -> dict[str, PodView]:
-    return {name: _pod_view(window, now) for name, window in windows.items()}
+def _pod_views(windows: Mapping[str, PodWindow], now_s: float) -> dict[str, PodView]:
+    return {name: _pod_view(window, now_s) for name, window in windows.items()}
 
 
-def _pod_view(window: PodWindow, now: Moment) -> PodView:
-    cap = _gauge(window, Metric.CAP, now)
+def _pod_view(window: PodWindow, now_s: float) -> PodView:
+    cap = _gauge(window, Metric.CAP, now_s)
     parts = (Metric.REQUESTS_RUNNING, Metric.REQUESTS_WAITING, Metric.REQUESTS_SWAPPED)
-    counts = [_gauge(window, metric, now) for metric in parts]
+    counts = [_gauge(window, metric, now_s) for metric in parts]
     known = [int(count) for count in counts if count is not None]
     return PodView(
         cap=None if cap is None else int(cap),
@@ -193,8 +198,8 @@ def _pod_view(window: PodWindow, now: Moment) -> PodView:
     )
 
 
-def _gauge(window: PodWindow, metric: Metric, now: Moment) -> float | None:
-    return number(window.gauge(metric, now.monotonic))
+def _gauge(window: PodWindow, metric: Metric, now_s: float) -> float | None:
+    return number(window.gauge(metric, now_s))
 
 
 def _last_change(decisions: tuple[Decision, ...]) -> datetime | None:

@@ -34,7 +34,7 @@ answers = st.fixed_dictionaries(
         (FP8, "aborted"): few,
     }
 )
-rooms = st.sampled_from([Enough(), NotEnough(needed_bytes=2, free_bytes=1)])
+rooms = st.sampled_from([Enough(), NotEnough(needed_share=1.2, allowed_share=0.9)])
 looks = st.tuples(answers, rooms, st.sampled_from([5.0, 90.0, 3_600.0]), st.booleans(), few)
 policies = st.sampled_from([Mode.AUTO, Mode.AUTO, Mode.AUTO, Mode.ADVISORY, Mode.OFF])
 

@@ -21,7 +21,7 @@ from pagefleet_operator.remedies.precision.memory import Cause, Memory, Moment, 
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FP8, BF16 = Precision.FP8_E4M3, Precision.BF16
-SHORT = NotEnough(needed_bytes=2_000, free_bytes=500)
+SHORT = NotEnough(needed_share=1.2, allowed_share=0.9)
 GOOD_LOOK = {(FP8, "valid"): 95, (BF16, "valid"): 5}
 BAD_LOOK = {(FP8, "valid"): 75, (FP8, "invalid_json"): 20, (BF16, "valid"): 5}
 WORSE = {(FP8, "valid"): 400, (FP8, "schema_violation"): 100, (BF16, "valid"): 490, (BF16, "invalid_json"): 10}
@@ -278,10 +278,10 @@ def test_an_advisory_decision_says_what_auto_would_have_done():
     assert decision.message.endswith("Not done: the policy is Advisory.")
 
 
-def test_a_hold_names_the_bytes():
+def test_a_hold_names_the_room():
     (decision,) = decide(TESTING, look(WORSE, room=SHORT)).decisions
     assert decision.remedy is Remedy.HOLD
-    assert "takes 2000 bytes of KV and 500 are free" in decision.message
+    assert "takes 120% of the pool and 90% are allowed" in decision.message
 
 
 FACTS = {

@@ -22,8 +22,8 @@ class Enough:
 class NotEnough:
     """They are not."""
 
-    needed_bytes: int
-    free_bytes: int
+    needed_share: float  # of the pool, once the route runs in the fallback precision
+    allowed_share: float
 
 
 Room = Enough | NotEnough

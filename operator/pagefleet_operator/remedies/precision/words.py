@@ -97,7 +97,7 @@ def _fill(text: str, look: Look) -> str:
         "{return_after}": look.spec.return_after,
         "{reset}": RESET_ANNOTATION,
         "{damage}": f"{family.damage} ({family.source})" if family else "see docs/precision-remedy.md",
-        "{room}": f"that takes {room.needed_bytes} bytes of KV and {room.free_bytes} are free"
+        "{room}": f"that takes {room.needed_share:.0%} of the pool and {room.allowed_share:.0%} are allowed"
         if isinstance(room, NotEnough)
         else "there was no room",
     }
