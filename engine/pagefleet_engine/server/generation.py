@@ -100,6 +100,8 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
                 if delta.finish_reason is not None:
                     return
     except (RequestRefused, QueueFull, EngineDead) as error:
+        if not isinstance(error, EngineDead):
+            watch.refused()
         raise translate(error) from error
     finally:
         watch.close()

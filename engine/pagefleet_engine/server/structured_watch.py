@@ -55,6 +55,10 @@ class Watch:
             await self._judge(delta.finish_reason)
         return delta
 
+    def refused(self) -> None:
+        """The engine did not take the request: there is no answer to count."""
+        self._is_counted = True
+
     def close(self) -> None:
         """An answer that did not come to its end is counted too."""
         if self.structure.is_judged or self._calls:

@@ -22,7 +22,7 @@ from pagefleet_engine.structured.compiling import build_vocabulary, compile_spec
 from pagefleet_engine.structured.constraint import Constraint
 from pagefleet_engine.structured.matcher import GrammarMatcher
 from pagefleet_engine.structured.spec import Json, Spec, schema_spec
-from pagefleet_engine.structured.verdicts import QUICK, SchemaCheck, TooMuchWork
+from pagefleet_engine.structured.verdicts import QUICK, SchemaCheck, Undecided
 
 T = TypeVar("T")
 
@@ -105,11 +105,11 @@ class StructuredWork:
         if len(text) <= self._limits.judged_inline_chars:
             try:
                 return check.judge(text, allowance=QUICK)
-            except TooMuchWork:
+            except Undecided:
                 pass
         try:
             return await self._off_loop(lambda: check.judge(text))
-        except TooMuchWork:
+        except Undecided:
             return Outcome.SCHEMA_VIOLATION
 
     def close(self) -> None:

@@ -13,10 +13,19 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 import referencing
-from jsonschema import Draft202012Validator, FormatChecker, SchemaError
+import referencing.exceptions
+from jsonschema import (
+    Draft4Validator,
+    Draft6Validator,
+    Draft7Validator,
+    Draft201909Validator,
+    Draft202012Validator,
+    FormatChecker,
+    SchemaError,
+)
 from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
-from jsonschema.validators import extend, validator_for
+from jsonschema.validators import extend
 
 from pagefleet_engine.contract.metrics import Outcome
 from pagefleet_engine.errors import RequestRefused
@@ -34,8 +43,26 @@ _NO_FORMATS: Final = FormatChecker(formats=())
 """The library's own would compile every pattern of a schema with `re`."""
 
 
-class TooMuchWork(Exception):
-    """The allowance of evaluations is used up."""
+class Undecided(Exception):
+    """The allowance of evaluations is used up, or the schema refers to what is not there."""
+
+
+_DIALECTS: Final[Mapping[str, type[Validator]]] = {
+    "https://json-schema.org/draft/2020-12/schema": Draft202012Validator,
+    "https://json-schema.org/draft/2019-09/schema": Draft201909Validator,
+    "http://json-schema.org/draft-07/schema": Draft7Validator,
+    "http://json-schema.org/draft-06/schema": Draft6Validator,
+    "http://json-schema.org/draft-04/schema": Draft4Validator,
+}
+
+
+def _dialect(name: Any) -> type[Validator]:
+    if name is None:
+        return Draft202012Validator
+    found = _DIALECTS.get(name.removesuffix("#")) if isinstance(name, str) else None
+    if found is None:
+        raise RequestRefused("$.$schema: must name one of the drafts 4, 6, 7, 2019-09 and 2020-12")
+    return found
 
 
 class _Allowance(threading.local):
@@ -49,18 +76,21 @@ class SchemaCheck:
     """A schema, ready to judge texts from any thread. Raises `RequestRefused` for one that is no JSON schema."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
-        base = validator_for(schema, default=Draft202012Validator)
+        base = _dialect(schema.get("$schema"))
         try:
             base.check_schema(schema, format_checker=_NO_FORMATS)  # type: ignore[call-arg]  # the protocol lacks it
         except SchemaError as error:
             raise RequestRefused(f"{error.json_path}: {error.message[:200]}") from None
         except RecursionError:
             raise RequestRefused("is nested too deeply") from None
-        # An empty registry fetches nothing.
-        self._validator: Validator = _bounded(base)(schema, registry=referencing.Registry())
+        try:
+            # An empty registry fetches nothing.
+            self._validator: Validator = _bounded(base)(schema, registry=referencing.Registry())
+        except ValueError:
+            raise RequestRefused("$.$id: is no URI") from None
 
     def judge(self, text: str, *, allowance: int = THOROUGH) -> Outcome:
-        """VALID, INVALID_JSON or SCHEMA_VIOLATION. Raises `TooMuchWork`."""
+        """VALID, INVALID_JSON or SCHEMA_VIOLATION. Raises `Undecided`."""
         try:
             value = parse_json(text)
         except ValueError:
@@ -68,12 +98,12 @@ class SchemaCheck:
         return Outcome.VALID if self.fits(value, allowance=allowance) else Outcome.SCHEMA_VIOLATION
 
     def fits(self, value: Any, *, allowance: int = THOROUGH) -> bool:
-        """Whether a JSON value fits. Raises `TooMuchWork`."""
+        """Whether a JSON value fits. Raises `Undecided`."""
         _allowance.left = allowance
         try:
             return self._validator.is_valid(value)
-        except RecursionError:
-            raise TooMuchWork from None
+        except (RecursionError, ValueError, referencing.exceptions.Unresolvable):  # ValueError: an $id is no URI
+            raise Undecided from None
         except OverflowError:  # a multiple of a number that no float can hold
             return False
 
@@ -113,7 +143,7 @@ def _counted(keyword: Keyword) -> Keyword:
     def run(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError] | None:
         _allowance.left -= 1
         if _allowance.left < 0:
-            raise TooMuchWork
+            raise Undecided
         return keyword(validator, value, instance, schema)
 
     return run

@@ -152,6 +152,13 @@ async def test_an_error_of_the_engine_makes_an_aborted_answer():
         assert counted(server.service) == {("default", "bf16", "true", "aborted"): 1.0}
 
 
+async def test_a_request_that_the_engine_did_not_take_is_no_answer():
+    engine = FakeEngine(say(GOOD), max_running=0)
+    async with running_server(engine) as server, httpx.AsyncClient(base_url=server.url) as client:
+        assert (await client.post(CHAT, json={"messages": ask("x")} | FORMAT)).status_code == 429
+        assert counted(server.service) == {}
+
+
 async def test_an_answer_whose_precision_changed_is_counted_as_mixed():
     engine = FakeEngine(say(GOOD))
     engine.mixed = True
