@@ -93,6 +93,10 @@ fuzz: install ## 100,000 hostile requests against the engine's API (REQUESTS=, S
 control-changes: install ## 1,000 valid and 1,000 invalid changes of the runtime configuration under load (CHANGES=)
 	PAGEFLEET_CHANGES=$(or $(CHANGES),1000) $(BIN)/python -m pytest tests/engine/server/test_live_changes.py
 
+.PHONY: disconnects
+disconnects: install ## 10,000 clients that leave at random moments (DISCONNECTS=)
+	PAGEFLEET_DISCONNECTS=$(or $(DISCONNECTS),10000) $(BIN)/python -m pytest tests/engine/server/test_disconnects.py
+
 .PHONY: lint
 lint: install ## ruff and the import contracts
 	$(BIN)/ruff check .

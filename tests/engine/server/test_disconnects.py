@@ -1,0 +1,76 @@
+"""Clients that leave at random moments, whatever they asked for: nothing of their requests stays behind.
+
+PAGEFLEET_DISCONNECTS=10000 makes it the long form (`make disconnects`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import Any
+
+import httpx
+
+from pagefleet_engine.server.testing import running_server
+from tests.engine.server.test_choices import settled
+from tests.engine.server.tiny import running_tiny_engine
+
+NUM_CLIENTS = int(os.environ.get("PAGEFLEET_DISCONNECTS", "150"))
+CONCURRENCY = 12
+
+# What a client asks for, besides its prompt.
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"stream": True},
+    {"n": 3},
+    {"n": 3, "stream": True},
+    {"n": 2, "best_of": 4},
+    {"use_beam_search": True, "n": 2, "beam_width": 3},
+    {"stream": True, "priority": -1, "cache_salt": "other"},
+]
+
+
+async def leave(client: httpx.AsyncClient, rng: random.Random, engine) -> None:
+    """Ask, and hang up after a random number of the engine's turns; some stay to the end."""
+    body = rng.choice(KINDS) | {
+        "prompt": "the same beginning, " + "x" * rng.randrange(60),
+        "max_tokens": rng.randrange(1, 120),
+        "ignore_eos": True,
+    }
+    asking = asyncio.create_task(client.post("/v1/completions", json=body))
+    for _ in range(rng.choice([0, 1, 3, 10, 30, 60, 1_000])):
+        if asking.done():
+            break
+        await settled(engine)
+    asking.cancel()
+    await asyncio.wait({asking})
+    if not asking.cancelled():
+        assert asking.result().status_code == 200, asking.result().text
+
+
+async def test_nothing_stays_behind():
+    rng = random.Random(11)
+    async with (
+        running_tiny_engine(
+            num_frames=48, num_host_frames=16, enable_prefix_caching=True, max_num_queued=1_000
+        ) as engine,
+        running_server(engine) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=60) as client,
+    ):
+        clients = iter(range(NUM_CLIENTS))
+
+        async def one_after_the_other() -> None:
+            for _ in clients:
+                await leave(client, rng, engine)
+
+        await asyncio.gather(*(one_after_the_other() for _ in range(CONCURRENCY)))
+        await server.service.lifecycle.wait_idle()
+        stats = await settled(engine)
+        scheduler = engine._core.scheduler
+        assert dict(scheduler.requests) == {}
+        scheduler.check_invariants()
+        assert (stats.kv_usage, stats.cpu_kv_usage, stats.has_work) == (0.0, 0.0, False)
+        assert (stats.frames["open"], stats.frames["in_transfer"]) == (0, 0)
+        assert scheduler.stats().counters.forks > 0
+        assert stats.preemptions_total > 0
