@@ -33,6 +33,7 @@ from pagefleet_operator.labels import Key
 from pagefleet_operator.lease import LeaseHolder
 from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.reconcile import Reconciler
+from pagefleet_operator.remedies.settings import LoopSettings
 from pagefleet_operator.resync import Resync
 from pagefleet_operator.settings import OperatorSettings
 from pagefleet_operator.signing_keys import SigningKeys
@@ -160,6 +161,7 @@ async def _serve(outside: _Outside, keys: SigningKeys, engines: EngineClient) ->
         monotonic=time.monotonic,
         clock=_now,
         random=random.random,
+        settings=LoopSettings().paced(settings.loop_pace),
     )
     async with _alerts(outside, book, fleets, loop):
         await until_first(queue.run(settings.workers), watches.run(), resync.run(), loop.run())

@@ -21,6 +21,7 @@ class OperatorSettings:
     signing_key_days: int = 30
     alert_token_file: str | None = None  # None: no notifications are taken
     alert_port: int = 8081
+    loop_pace: float = 1.0
     log_format: Literal["text", "json"] = "text"
     resync_s: float = 45.0
     workers: int = 8
@@ -28,6 +29,8 @@ class OperatorSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.health_port <= 65535:
             raise ValueError(f"--health-port {self.health_port}: use 1 to 65535, or 0 for any free port")
+        if not 0.02 <= self.loop_pace <= 10:
+            raise ValueError(f"--loop-pace {self.loop_pace:g}: use 0.02 to 10")
         if not 0 <= self.alert_port <= 65535:
             raise ValueError(f"--alert-port {self.alert_port}: use 1 to 65535, or 0 for any free port")
         if not 1 <= self.resync_s <= 3600:
@@ -55,6 +58,7 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> OperatorS
         signing_key_days=found.signing_key_days,
         alert_token_file=found.alert_token_file,
         alert_port=found.alert_port,
+        loop_pace=found.loop_pace,
         log_format=found.log_format,
         resync_s=found.resync_seconds,
         workers=found.workers,
@@ -80,6 +84,7 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--signing-key-days", type=int, default=30, metavar="N", help=days)
     add("--alert-token-file", metavar="FILE", help="take Alertmanager's notifications that bring this bearer token")
     add("--alert-port", type=int, default=8081, metavar="PORT", help="POST /alerts (default: 8081)")
+    add("--loop-pace", type=float, default=1.0, metavar="P", help="times of the control loop, as a factor (default: 1)")
     add("--log-format", choices=("text", "json"), default="text", help="one line per entry (default: text)")
     add("--resync-seconds", type=float, default=45.0, metavar="S", help="look at every service so often (default: 45)")
     add("--workers", type=int, default=8, metavar="N", help="services reconciled at once (default: 8)")

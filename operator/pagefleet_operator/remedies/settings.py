@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +50,8 @@ class LoopSettings:
     """How long an engine may report another cap than the desired one before that is called drift."""
     advice_every_s: float = 300.0
     """Least time between two equal pieces of advice in Advisory mode."""
+
+    def paced(self, pace: float) -> LoopSettings:
+        """All times multiplied by `pace`: a small fleet on fast hardware, or a demonstration, need not wait as long."""
+        times = [field.name for field in fields(self) if field.name.endswith("_s")]
+        return replace(self, **{name: getattr(self, name) * pace for name in times})
