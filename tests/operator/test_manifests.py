@@ -130,6 +130,12 @@ def test_a_scratch_folder_of_the_user_replaces_ours():
     assert [mount["name"] for mount in container["volumeMounts"]] == ["pagefleet-control", "pagefleet-state", "big"]
 
 
+def test_the_order_of_routes_is_not_in_the_revision():
+    routes = [{"name": name, "model": f"smollm2-{name}"} for name in ("a", "b")]
+    one, other = (render_pod(spec_of(routes=ordered), "smollm2") for ordered in (routes, routes[::-1]))
+    assert revision_of(one) == revision_of(other)
+
+
 def test_annotations_are_not_in_the_revision():
     rendered = render_pod(spec_of(), "smollm2")
     bare, annotated = build_pod(rendered, OWNER, 0), build_pod(rendered, OWNER, 0, ANNOTATIONS)

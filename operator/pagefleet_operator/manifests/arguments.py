@@ -44,7 +44,7 @@ def engine_arguments(spec: LLMServiceSpec) -> EngineArguments:
     cap = engine.max_num_seqs.initial_cap
     return EngineArguments(
         model=model_path(spec.model.uri),
-        served_model_name=(spec.model.name, *(route.model for route in spec.routes)),
+        served_model_name=(spec.model.name, *sorted(route.model for route in spec.routes)),
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs.max,
         max_num_active_seqs=cap if cap < engine.max_num_seqs.max else None,

@@ -24,6 +24,8 @@ from pagefleet_operator.manifests.volumes import SCRATCH, mounts, volumes
 from pagefleet_operator.resources import POD, Object
 
 USER: Final = 65532
+ROUTES_VARIABLE: Final = "PAGEFLEET_ROUTES"
+"""For people and for the revision; the engine reads its routes from the control folder."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 TERMINATION_MARGIN_S: Final = 15  # after the drain: closing connections, and a busy node
 LONGEST_START_S: Final = 3600  # weights of hundreds of GB from a network volume
@@ -78,7 +80,7 @@ def _container(spec: LLMServiceSpec) -> Object:
         "name": labels.ENGINE_CONTAINER,
         "image": spec.engine.image,
         "args": container_args(spec),
-        "env": _environment(spec.pod),
+        "env": _environment(spec),
         "ports": [
             {"name": "http", "containerPort": API_PORT, "protocol": "TCP"},
             {"name": "control", "containerPort": CONTROL_PORT, "protocol": "TCP"},
@@ -107,12 +109,16 @@ def _probe(path: str, *, period_s: int, timeout_s: int, failures: int) -> Object
     }
 
 
-def _environment(pod: PodSpec) -> list[Object]:
+def _environment(spec: LLMServiceSpec) -> list[Object]:
+    pod = spec.pod
     ours = {paths.TERMINATION_MESSAGE_VARIABLE: TERMINATION_LOG, "HOME": SCRATCH}
     cpu = pod.resources.limits.get("cpu")
     if cpu is not None:
         # A CPU limit hides no cores: torch would start a thread for each, and the quota would stop them all.
         ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(parse_quantity(cpu))))
+    if spec.routes:
+        # Engines keep the routes that they started with, so a pod of other names is another pod.
+        ours[ROUTES_VARIABLE] = ",".join(sorted(f"{route.name}={route.model}" for route in spec.routes))
     theirs = [variable.model_dump(by_alias=True, exclude_none=True) for variable in pod.env]
     taken = {variable["name"] for variable in theirs}
     plain: list[Object] = [{"name": name, "value": value} for name, value in ours.items() if name not in taken]
