@@ -14,8 +14,8 @@ def words(*lines: str) -> list[str]:
 
 KEYWORDS = words(
     "type properties items prefixItems required enum const pattern format anyOf allOf oneOf not $ref $defs minItems",
-    "maxItems minLength maxLength minimum maximum multipleOf additionalProperties patternProperties uniqueItems if then",
-    "contains $id $schema propertyNames minProperties dependentRequired unevaluatedProperties x-guidance $anchor",
+    "maxItems minLength maxLength minimum maximum multipleOf additionalProperties patternProperties uniqueItems if",
+    "then contains $id $schema propertyNames minProperties dependentRequired unevaluatedProperties x-guidance $anchor",
 )
 VALUES: list[Any] = [
     *words("string object array integer null strin (a+)+$ (( ^a date uuid # #/$defs/a http://x/y http://["),
