@@ -91,13 +91,13 @@ def plan_runner(
     """Sizes of the runner on every rank, from the arguments and the memory there is. Raises `StartupError`."""
     size, swap = arguments.tensor_parallel_size, swap_bytes(arguments, free_bytes)
     dtype = _DTYPES[arguments.dtype]
-    start = read_start(arguments)
-    precisions = precisions_in_use(arguments, start)
+    max_model_len = resolve_max_model_len(arguments, config)
+    precisions = precisions_in_use(arguments, read_start(arguments), max_model_len)
     check_precisions(arguments, precisions, dtype)
     plan = RunnerPlan(
         model=arguments.model,
         dtype=dtype,
-        num_positions=resolve_max_model_len(arguments, config),
+        num_positions=max_model_len,
         block_size=arguments.block_size,
         num_frames=1,
         num_host_frames=0,
@@ -179,7 +179,7 @@ def pool_frames(
     """Frames of the pool, from a byte budget or a share of the free memory.
 
     A share never takes more than every sequence of the capacity could fill. Raises `StartupError`, with the bytes it
-    would take, when one sequence of `max_model_len` does not fit in any of the precisions that the routes start with.
+    would take, when one sequence of `max_model_len` does not fit in one of `precisions`.
     """
     sizes = GroupSizes(layout)
     used = {arguments.kv_cache_dtype, *precisions}

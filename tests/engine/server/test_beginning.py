@@ -124,11 +124,13 @@ def test_starts_that_this_model_cannot_do(start, message):
 
 def test_precisions_in_use():
     fp8 = replace(ARGUMENTS, kv_cache_dtype=FP8)
-    assert precisions_in_use(fp8, RuntimeStart()) == {FP8}
-    assert precisions_in_use(fp8, RuntimeStart(routes=(DEFAULT,))) == {FP8}
-    assert precisions_in_use(fp8, RuntimeStart(routes=(DEFAULT, TOOLS))) == {FP8, BF16}
-    long = DEFAULT.model_copy(update={"max_context": 100, "control_precision": INT4})
-    assert precisions_in_use(fp8, RuntimeStart(routes=(long,))) == {FP8, INT4}
+    assert precisions_in_use(fp8, RuntimeStart(), 512) == {FP8}
+    assert precisions_in_use(fp8, RuntimeStart(routes=(DEFAULT, TOOLS)), 512) == {FP8}
+    other = TOOLS.model_copy(update={"precision": BF16})
+    assert precisions_in_use(fp8, RuntimeStart(routes=(DEFAULT, other)), 512) == {FP8, BF16}
+    long = DEFAULT.model_copy(update={"max_context": 511, "control_precision": INT4})
+    assert precisions_in_use(fp8, RuntimeStart(routes=(long,)), 512) == {FP8, INT4}
+    assert precisions_in_use(fp8, RuntimeStart(routes=(long,)), 511) == {FP8}
 
 
 # sentence → (what was saved, what it goes on with, how each ignored line begins)

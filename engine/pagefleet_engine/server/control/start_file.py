@@ -57,11 +57,14 @@ def parse_start(content: bytes) -> RuntimeStart:
     return start
 
 
-def precisions_in_use(arguments: EngineArguments, start: RuntimeStart) -> set[Precision]:
-    """Every precision that a request of this start may be kept in."""
+def precisions_in_use(arguments: EngineArguments, start: RuntimeStart, max_model_len: int) -> set[Precision]:
+    """Every precision that a request of this start may have to be kept in.
+
+    Not that of a control share: who does not fit into the pool in it is no control.
+    """
     used = {arguments.kv_cache_dtype}
     for route in start.routes or ():
         used.add(route.precision)
-        if route.control_share > 0 or route.max_context is not None:
+        if route.max_context is not None and route.max_context < max_model_len:
             used.add(route.control_precision)
     return used
