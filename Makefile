@@ -97,6 +97,10 @@ control-changes: install ## 1,000 valid and 1,000 invalid changes of the runtime
 disconnects: install ## 10,000 clients that leave at random moments (DISCONNECTS=)
 	PAGEFLEET_DISCONNECTS=$(or $(DISCONNECTS),10000) $(BIN)/python -m pytest tests/engine/server/test_disconnects.py
 
+.PHONY: simulate-remedies
+simulate-remedies: install ## tuning and scaling under noisy load, six hours for each of 100 seeds (SEEDS=, HOURS=)
+	$(BIN)/python -m tests.operator.remedies.simulate_remedies --seeds $(or $(SEEDS),100) --hours $(or $(HOURS),6)
+
 .PHONY: lint
 lint: install ## ruff and the import contracts
 	$(BIN)/ruff check .
@@ -118,6 +122,10 @@ demo: able-machine install ## from this machine to an answered chat request (CON
 able-machine:
 	@$(if $(CONTEXT),,[ "$$(id -u)" = 0 ] && [ "$$(uname -s)" = Linux ] || \
 	{ echo "make demo: the local cluster needs root on Linux; for a cluster of yours give CONTEXT= and REGISTRY=" >&2; exit 1; })
+
+.PHONY: demo-pressure
+demo-pressure: able-machine install ## on the demo's cluster: a pool too small for its load, and what the operator does about it
+	$(BIN)/python -m e2e.stories.pressure
 
 .PHONY: demo-down
 demo-down: install ## stop what `make demo` started

@@ -75,7 +75,7 @@ def reapply(view: FleetView, tune: TuneMemory) -> tuple[list[Change], TuneMemory
 def cap_bounds(view: FleetView, pod: ReadyPod) -> tuple[int, int]:
     """What a pod's cap may be: the spec's bounds, and never above what its engine was started for."""
     capacity = number(pod.window.gauge(Metric.CAPACITY, view.now_s))
-    high = view.rules.cap.max if capacity is None else min(view.rules.cap.max, int(capacity))
+    high = view.rules.cap.max if capacity is None or capacity < 1 else min(view.rules.cap.max, int(capacity))
     return min(view.rules.cap.min, high), high
 
 
@@ -89,7 +89,7 @@ def _first_desired(pod: ReadyPod, now_s: float, restored: Restored | None) -> in
     reported = number(pod.window.gauge(Metric.CAP, now_s))
     if restored is not None and (reported is None or restored.restarts != pod.window.start.restarts):
         return restored.cap
-    return None if reported is None else int(reported)
+    return None if reported is None or reported < 1 else int(reported)
 
 
 def _change(pod: str, before: int, after: int, reason: RemedyReason, message: str) -> Change:

@@ -43,6 +43,7 @@ class Canary:
     pod: str
     cap: int
     since_s: float
+    quiet: bool = False  # no queue to shorten, but the way back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

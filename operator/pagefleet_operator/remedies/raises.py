@@ -2,8 +2,8 @@
 
 A raise needs a queue that a higher cap would shorten: requests wait in every look since the last change, the cap is
 full, the KV pool has room for it in proportion, nothing is swapped, and tokens come in time. Without a queue a cap
-that is below the spec's start value goes back towards it after a long quiet time, as far as the pool would hold
-requests like those that run.
+that is below the spec's start value goes back towards it after a long quiet time: in one step, as far as the pool would
+hold requests like those that run.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _follow(view: FleetView, tune: TuneMemory, canary: Canary, raises: Raises) -
         known = caps.get(other.name)
         if known is None or known.desired >= canary.cap or not _may_follow(view, other, known, canary):
             continue
-        after = min(known.desired + _step(view), canary.cap)
+        after = canary.cap if canary.quiet else min(known.desired + _step(view), canary.cap)
         message = (
             f"{pod.name} has held a cap of {canary.cap} for {held_s:.0f} s without swapping: "
             f"{other.name} goes from {known.desired} to {after}"
@@ -82,6 +82,7 @@ def _may_follow(view: FleetView, pod: ReadyPod, cap: CapMemory, canary: Canary) 
         and pressure_since(pod.window, _since(view, pod, cap)) == Value(0.0)
         and _rested(view, pod, cap)
         and may_move(cap.turns, view.now_s, pod.window.settings, rising=True)
+        and (not canary.quiet or _fits(view, pod, cap, canary.cap))
     )
 
 
@@ -91,7 +92,7 @@ def _begin(view: FleetView, tune: TuneMemory, raises: Raises) -> TuneMemory:
     for _, name, pod in candidates:
         cap = tune.caps[name]
         after = min(cap.desired + _step(view), cap_bounds(view, pod)[1])
-        found = _queue_with_room(view, pod, cap, after, raises) or _quiet_again(view, tune, pod, cap, after)
+        found = _queue_with_room(view, pod, cap, after, raises) or _quiet_again(view, tune, pod, cap)
         if found is None:
             continue
         raises.hopeful = raises.hopeful or found[0] is RemedyReason.QUEUE_WITH_ROOM
@@ -99,8 +100,9 @@ def _begin(view: FleetView, tune: TuneMemory, raises: Raises) -> TuneMemory:
             continue
         reason, after, message = found
         raises.changes.append(_change(view, pod, cap.desired, after, reason, message))
+        quiet = reason is RemedyReason.QUIET_AGAIN
         others = [other for other in view.ready if other.name != name and _below(tune, other, after)]
-        canary = Canary(pod=name, cap=after, since_s=view.now_s) if others else None
+        canary = Canary(pod=name, cap=after, since_s=view.now_s, quiet=quiet) if others else None
         return replace(tune, caps={**tune.caps, name: _raised(cap, after, view.now_s)}, canary=canary)
     return tune
 
@@ -161,14 +163,15 @@ def _queue_with_room(
 
 
 def _quiet_again(
-    view: FleetView, tune: TuneMemory, pod: ReadyPod, cap: CapMemory, after: int
+    view: FleetView, tune: TuneMemory, pod: ReadyPod, cap: CapMemory
 ) -> tuple[RemedyReason, int, str] | None:
     settings = pod.window.settings
-    after = min(after, view.rules.cap.initial_cap)
     quiet_s = view.now_s - max(tune.swapped_s or 0.0, tune.queued_s or 0.0)
-    if after <= cap.desired or quiet_s < settings.return_after_s or cap.settling or not pod.window.is_full(view.now_s):
+    if quiet_s < settings.return_after_s or cap.settling or not pod.window.is_full(view.now_s):
         return None
-    if not _would_fit(view, pod, cap, after):
+    start, fits = min(view.rules.cap.initial_cap, cap_bounds(view, pod)[1]), _would_fit(view, pod, cap)
+    after = start if fits is None else min(start, fits)
+    if after <= cap.desired or (after < cap.desired + _step(view) and after < start):
         return None
     message = (
         f"nothing waited or was swapped for {quiet_s:.0f} s: the cap of {pod.name} goes from {cap.desired} to {after}, "
@@ -177,13 +180,21 @@ def _quiet_again(
     return RemedyReason.QUIET_AGAIN, after, message
 
 
-def _would_fit(view: FleetView, pod: ReadyPod, cap: CapMemory, after: int) -> bool:
-    """Whether the pool would hold `after` requests like those that run; without any, nothing speaks against it."""
+def _fits(view: FleetView, pod: ReadyPod, cap: CapMemory, after: int) -> bool:
+    most = _would_fit(view, pod, cap)
+    return most is None or after <= most
+
+
+def _would_fit(view: FleetView, pod: ReadyPod, cap: CapMemory) -> int | None:
+    """How many requests like those that run the pool would hold; None: none runs, so nothing is known against any."""
     window, since = pod.window, _since(view, pod, cap)
-    usage, running = window.highest(Metric.KV_CACHE_USAGE, since), window.highest(Metric.REQUESTS_RUNNING, since)
-    if not isinstance(usage, Value) or not isinstance(running, Value):
-        return False
-    return usage.value * after <= window.settings.kv_room * max(running.value, 1.0) or running.value == 0
+    usage = window.highest(Metric.KV_CACHE_USAGE, since)
+    running, most = window.mean(Metric.REQUESTS_RUNNING, since), window.highest(Metric.REQUESTS_RUNNING, since)
+    if not isinstance(usage, Value) or not isinstance(running, Value) or not isinstance(most, Value):
+        return 0
+    if most.value == 0 or usage.value == 0:
+        return None
+    return int(window.settings.kv_room * max(running.value, 1.0) / usage.value)
 
 
 def _tokens_in_time(view: FleetView, pod: ReadyPod, since: float) -> bool:

@@ -39,6 +39,7 @@ _TYPES: Final[dict[str, str]] = {
     **dict.fromkeys((*COUNTERS, STRUCTURED), "counter"),
     **dict.fromkeys(HISTOGRAMS, "histogram"),
 }
+_AT_LEAST_ONE: Final = (Metric.CAP, Metric.CAPACITY, Metric.MAX_MODEL_LEN)
 _MANY_SERIES: Final = (Metric.REFUSED, Metric.REQUEST_SUCCESS)
 
 _Series = dict[str, list[tuple[Mapping[str, str], float]]]
@@ -68,7 +69,7 @@ def _read(text: str) -> tuple[_Series, dict[str, str]]:
             if want is not None:
                 series.setdefault(sample.name, []).append((sample.labels, sample.value))
                 if family.type != want:
-                    wrong[sample.name] = f"a {want} was expected, the engine sent a {family.type}"
+                    wrong[sample.name] = f"it was sent as {family.type}, not as {want}"
     return series, wrong
 
 
@@ -79,6 +80,8 @@ def _gauge(metric: Metric, series: _Series, wrong: Mapping[str, str]) -> Sample:
     if len(found) > 1:
         return Invalid(f"{len(found)} series of it were sent")
     value = found[0][1]
+    if metric in _AT_LEAST_ONE and value == 0:
+        return Invalid("it is 0, which is out of range")
     return _problem(value, whole=metric is not Metric.KV_CACHE_USAGE, most=_most(metric)) or Value(float(value))
 
 

@@ -42,12 +42,13 @@ GAUGE = {
         Invalid("2 series of it were sent"),
     ),
     "of another type": (
-        gauge(RUNNING, 3).replace("gauge", "counter"),
-        Invalid("a gauge was expected, the engine sent a unknown"),
+        gauge(RUNNING, 3).replace("gauge", "histogram"),
+        Invalid("it was sent as unknown, not as gauge"),
     ),
+    "a cap of 0": (gauge(Metric.CAP, 0), None),
     "without a type": (
         f"{RUNNING} 3\n",
-        Invalid("a gauge was expected, the engine sent a unknown"),
+        Invalid("it was sent as unknown, not as gauge"),
     ),
 }
 
@@ -56,7 +57,10 @@ GAUGE = {
 def test_gauges(text, want):
     found = parse_metrics(text)
     assert isinstance(found, Readings)
-    assert found.gauges[Metric.REQUESTS_RUNNING] == want
+    if want is None:
+        assert found.gauges[Metric.CAP] == Invalid("it is 0, which is out of range")
+    else:
+        assert found.gauges[Metric.REQUESTS_RUNNING] == want
 
 
 def test_a_usage_above_one_is_no_usage():

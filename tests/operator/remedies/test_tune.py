@@ -192,9 +192,10 @@ def test_a_cap_that_turned_twice_waits_an_hour_and_longer_after_harm():
 QUIET = {
     "a learned cap goes back after a long quiet time": (
         {"running": 0, "kv": 0.0},
-        [("a", "16", "18", R.QUIET_AGAIN)],
+        [("a", "16", "32", R.QUIET_AGAIN)],
     ),
-    "as far as the pool would hold what runs": ({"running": 4, "kv": 0.4}, []),
+    "as far as the pool would hold what runs": ({"running": 4, "kv": 0.2}, [("a", "16", "18", R.QUIET_AGAIN)]),
+    "and not at all when that is no more": ({"running": 4, "kv": 0.22}, []),
     "no higher than engines start with": ({"running": 0, "kv": 0.0, "spec": MaxNumSeqs(max=32, initial=16)}, []),
 }
 

@@ -100,9 +100,8 @@ def test_sums_and_means_are_unknown_as_soon_as_one_part_is():
 
 
 def latencies(*observed):
-    return [
-        (5 * index, readings(running=0, inter_token_s=0.05, observed=count)) for index, count in enumerate(observed)
-    ]
+    scrapes = (readings(running=0, inter_token_s=0.05, observed=count) for count in observed)
+    return [(5 * index, scrape) for index, scrape in enumerate(scrapes)]
 
 
 def test_a_latency_needs_observations_but_none_at_all_is_known():
