@@ -103,12 +103,20 @@ def use_context(context: str, registry: str | None) -> Target:
     )
 
 
-def install_operator(kube: Kube, image: str) -> None:
-    """`helm upgrade --install`, waiting until the operator is ready."""
+def install_operator(kube: Kube, image: str, pace: str = "1") -> None:
+    """`helm upgrade --install`, waiting until the operator is ready. `pace` is a factor on the control loop's times."""
     repository, tag = image.rsplit(":", 1)
     kube.helm(
         *("upgrade", "--install", RELEASE, str(CHART), "--namespace", SYSTEM_NAMESPACE, "--create-namespace"),
-        *("--set-string", f"image.repository={repository},image.tag={tag}", "--wait", "--timeout", "180s"),
+        *(
+            "--set-string",
+            f"image.repository={repository},image.tag={tag}",
+            "--set",
+            f"controlLoop.pace={pace}",
+            "--wait",
+            "--timeout",
+            "180s",
+        ),
     )
 
 
