@@ -47,10 +47,10 @@ class Load:
             self.note(*self.request())
 
     def is_enough(self) -> bool:
-        """Takes the next number; true when all requests were sent."""
+        """Takes the next number; true when all requests were sent, or no more are wanted."""
         with self.lock:
             self.sent += 1
-            return self.sent > int(self.orders.get("requests", sys.maxsize))
+            return os.path.exists(self.orders["stop_file"]) or self.sent > int(self.orders.get("requests", sys.maxsize))
 
     def request(self) -> tuple[str, str]:
         """One request; what became of it, and what there is to say about it."""

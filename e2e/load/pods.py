@@ -11,6 +11,7 @@ from typing import Any
 from e2e.eventually import eventually
 from e2e.kube import Kube
 
+STOP = "/tmp/stop"
 CLIENT = Path(__file__).with_name("client.py")
 
 
@@ -68,6 +69,10 @@ class Load:
         found = self.counts()
         return found if found.ended else None
 
+    def stop(self) -> None:
+        """Begin no further request; those that have begun are finished."""
+        self.kube.kubectl("exec", self.name, "-n", self.namespace, "--", "touch", STOP)
+
     def remove(self) -> None:
         """Take the pod away."""
         self.kube.kubectl("delete", "pod", self.name, "-n", self.namespace, "--ignore-not-found", "--grace-period=1")
@@ -90,6 +95,7 @@ def _pod(name: str, namespace: str, image: str, orders: Orders) -> dict[str, Any
         "clients": orders.clients,
         "seconds": orders.seconds,
         "ramp_s": orders.ramp_s,
+        "stop_file": STOP,
         **({} if orders.requests is None else {"requests": orders.requests}),
     }
     container = {

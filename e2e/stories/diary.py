@@ -70,13 +70,16 @@ class Diary:
 
     def engine(self, pod: str) -> str:
         """One engine in a few words."""
+        found = self.numbers(pod)
+        words = (f"{name} {value:.0f}" for name, value in found.items() if name != "kv")
+        return f"[{' '.join(words)} kv {found['kv']:.0%}]" if found else "no answer"
+
+    def numbers(self, pod: str) -> dict[str, float]:
+        """What one engine reports of `NUMBERS`; empty when it does not answer."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/http:{pod}:8000/proxy/metrics"
         text = self.kube.kubectl("get", "--raw", path, check=False).stdout
         found = {name: _value(text, metric) for name, metric in NUMBERS.items()}
-        if None in found.values():
-            return "no answer"
-        words = (f"{name} {value:.0f}" for name, value in found.items() if name != "kv" and value is not None)
-        return f"[{' '.join(words)} kv {found['kv']:.0%}]"
+        return {name: value for name, value in found.items() if value is not None} if None not in found.values() else {}
 
 
 def _value(text: str, metric: str) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,13 +77,14 @@ def begin(kube: Kube, image: str, namespace: str, say: Say) -> None:
     wait_ready(kube, NAME, say, namespace)
 
 
-def tell(kube: Kube, image: str, namespace: str, say: Say) -> Told:
+def tell(kube: Kube, image: str, namespace: str, say: Say, at_the_height: Callable[[], object] = lambda: None) -> Told:
     """The story. Raises `StoryError` when a part of it does not come in time."""
     diary = Diary(kube=kube, name=NAME, namespace=namespace)
     orders = Orders(service=NAME, bodies=[BODY], clients=CLIENTS, seconds=LOAD_S)
     load = start_load(kube, "pressure-load", namespace, image, orders)
     try:
         _expect(diary.watch(lambda status: status.get("readyReplicas") == 2, 150, say), "a second replica serves")
+        at_the_height()
         diary.watch(lambda _: load.counts().ended, 180, say)
         counts = load.wait()
         say(f"the load has ended: {counts}")
