@@ -24,6 +24,10 @@ from pagefleet_engine.scheduling.output import ScheduledRequest
 from pagefleet_engine.structured.constraint import Constraint, ConstraintFailed
 
 _NEVER = float("-inf")
+_PENALTIES = np.where(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), 0, _NEVER
+).astype(np.float32)
+"""For each byte of a mask, what its eight tokens get."""
 _CANDIDATES = 1024
 """Tokens among which top-p is tried first; sorting a whole vocabulary takes milliseconds."""
 
@@ -76,8 +80,8 @@ class Sampler:
     def _choose_allowed(self, logits_V: Tensor, request: ScheduledRequest, constraint: Constraint) -> int:
         """A token that the constraint allows; where it leaves no choice it beats `ignore_eos` and `min_tokens`."""
         answer = request.known_token_ids[request.num_prompt_tokens : request.num_known]
-        logits_V = logits_V.masked_fill(~allowed_tokens(constraint.mask(answer), logits_V), _NEVER)
-        if not bool(logits_V.isfinite().any()):
+        logits_V = logits_V + mask_penalties(constraint.mask(answer), logits_V)
+        if not float(logits_V.amax()) > _NEVER:
             raise ConstraintFailed("the constraint leaves no token that this model could say")
         if request.sampling.ignore_eos:
             forbid(logits_V, self.eos_token_ids)
@@ -115,17 +119,22 @@ def token_logprobs(logits_V: Tensor, token_id: int, num_top: int) -> TokenLogpro
     return TokenLogprobs(token_id=token_id, logprob=float(logprobs_V[token_id]), top=top)
 
 
-def allowed_tokens(mask: bytes, logits_V: Tensor) -> Tensor:
-    """The bit mask of a constraint as booleans `[V]`, on the device of the logits."""
-    bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=logits_V.numel(), bitorder="little")
-    return torch.from_numpy(bits).to(logits_V.device).bool()
+def mask_penalties(mask: bytes, logits_V: Tensor) -> Tensor:
+    """What to add to the logits: `[V]`, 0 where the bit mask allows a token and minus infinity elsewhere.
+
+    Adding costs a tenth of `masked_fill` on a CPU.
+    """
+    known = _PENALTIES[np.frombuffer(mask, dtype=np.uint8)].reshape(-1)[: logits_V.numel()]
+    penalties_V = np.full(logits_V.numel(), _NEVER, dtype=np.float32)  # ids beyond the tokenizer's stay out
+    penalties_V[: len(known)] = known
+    return torch.from_numpy(penalties_V).to(logits_V)
 
 
 def forbid(logits_V: Tensor, ids: Sequence[int]) -> None:
     """Take these tokens out, in place, unless nothing else would be left."""
     kept = logits_V[list(ids)]
     logits_V[list(ids)] = _NEVER
-    if not bool(logits_V.isfinite().any()):
+    if not float(logits_V.amax()) > _NEVER:
         logits_V[list(ids)] = kept
 
 

@@ -72,8 +72,10 @@ class Limits:
     """Schemas and grammars that wait to be compiled; further requests get 429."""
     structured_timeout_s: float = 1.0
     """Time to compile a schema or a grammar."""
-    structured_cache: int = 256
-    """Compiled ones that are kept, the most recently used."""
+    structured_cache: int = 64
+    """Compiled ones that are kept, the most recently used; the dearest hold a few MB."""
+    structured_checks: int = 512
+    """Schemas for finished answers that are kept."""
     judged_inline_chars: int = 4_096
     """Longer answers are checked against their schema by a thread."""
 

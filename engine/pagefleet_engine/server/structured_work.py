@@ -63,6 +63,22 @@ class Structure:
 FREE = Structure()
 
 
+class _Kept(OrderedDict[Spec, "Future[Any]"]):
+    """Results, done or on their way; the ones used last are at the end."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    @property
+    def num_pending(self) -> int:
+        return sum(not future.done() for future in self.values())
+
+    def trim(self) -> None:
+        while len(self) > self._most:
+            self.popitem(last=False)
+
+
 class StructuredWork:
     """Belongs to the event loop; `close` it."""
 
@@ -70,12 +86,13 @@ class StructuredWork:
         self._limits = limits
         self._pool = ThreadPoolExecutor(limits.structured_threads, thread_name_prefix="structured")
         self._vocabulary: Future[LLTokenizer] | None = None
-        self._cache: OrderedDict[object, Future[Any]] = OrderedDict()
+        self._starts = _Kept(limits.structured_cache)
+        self._checks = _Kept(limits.structured_checks)
 
     @property
     def num_kept(self) -> int:
         """Compiled schemas and grammars, and those that are being compiled."""
-        return len(self._cache)
+        return len(self._starts) + len(self._checks)
 
     def attach(self, tokenizer: Tokenizer) -> None:
         """Begin to prepare the model's vocabulary."""
@@ -117,19 +134,19 @@ class StructuredWork:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _check(self, schema: Json, *, param: str) -> SchemaCheck:
-        key = ("check", schema_spec(schema).text)
-        return await self._cached(key, lambda: SchemaCheck(schema), param=param)
+        key = schema_spec(schema)
+        return await self._cached(self._checks, key, lambda: SchemaCheck(schema), param=param)
 
     async def _start(self, spec: Spec, *, param: str) -> LLMatcher:
         vocabulary = self._vocabulary
         assert vocabulary is not None, "attach comes before the first request"
         await self._result(vocabulary, param=param)
-        return await self._cached(spec, lambda: compile_spec(vocabulary.result(), spec), param=param)
+        return await self._cached(self._starts, spec, lambda: compile_spec(vocabulary.result(), spec), param=param)
 
-    async def _cached(self, key: object, work: Callable[[], T], *, param: str) -> T:
+    async def _cached(self, kept: _Kept, key: Spec, work: Callable[[], T], *, param: str) -> T:
         """Result of `work`, which runs once for all who want it now or later. A refusal is not kept."""
-        found = self._cache.get(key) or self._submit(key, work)
-        self._cache.move_to_end(key)
+        found = kept.get(key) or self._submit(kept, key, work)
+        kept.move_to_end(key)
         try:
             async with asyncio.timeout(self._limits.structured_timeout_s):
                 return await self._result(found, param=param)
@@ -138,14 +155,13 @@ class StructuredWork:
             raise invalid(message, param=param) from None
         finally:
             if found.done() and (found.cancelled() or found.exception() is not None):
-                self._cache.pop(key, None)
+                kept.pop(key, None)
 
-    def _submit(self, key: object, work: Callable[[], T]) -> Future[T]:
-        if sum(not future.done() for future in self._cache.values()) >= self._limits.structured_queue:
+    def _submit(self, kept: _Kept, key: Spec, work: Callable[[], T]) -> Future[T]:
+        if self._starts.num_pending + self._checks.num_pending >= self._limits.structured_queue:
             raise queue_full("too many schemas wait to be compiled: try again", 1.0)
-        found = self._cache[key] = self._pool.submit(work)
-        while len(self._cache) > self._limits.structured_cache:
-            self._cache.popitem(last=False)
+        found = kept[key] = self._pool.submit(work)
+        kept.trim()
         return found
 
     async def _result(self, future: Future[T], *, param: str) -> T:

@@ -330,7 +330,7 @@ async def test_what_asks_for_nothing_wrong_is_served():
 
 
 async def test_cve_2025_29770_unique_schemas_do_not_pile_up():
-    limits = Limits(structured_cache=8)
+    limits = Limits(structured_cache=4, structured_checks=4)
     async with (
         running_server(FakeEngine(say("{}"), max_model_len=4096), limits=limits) as server,
         httpx.AsyncClient(base_url=server.url) as client,
@@ -353,6 +353,17 @@ async def test_equal_schemas_are_compiled_once_even_at_the_same_time():
         replies = await asyncio.gather(*(client.post(CHAT, json=body) for _ in range(16)))
         assert {reply.status_code for reply in replies} == {200}
         assert server.service.structured.num_kept == 1
+
+
+async def test_what_takes_too_long_to_compile_is_refused():
+    limits = Limits(structured_timeout_s=0.0)
+    async with (
+        running_server(FakeEngine(say("{}")), limits=limits) as server,
+        httpx.AsyncClient(base_url=server.url) as client,
+    ):
+        reply = await client.post(CHAT, json={"messages": USER} | outputs(regex="a"))
+    message = "structured_outputs.regex: takes longer than 0 s to compile; simplify it"
+    assert (reply.status_code, reply.json()["error"]["message"]) == (400, message)
 
 
 async def test_when_too_many_wait_to_be_compiled_others_come_back_later():

@@ -162,7 +162,9 @@ CHOICES = {
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_a_call_that_is_asked_for_comes_whatever_the_model_wants(choice, names, stream):
     async with scripted() as running:
-        reply = await running.say("No, thanks. " * 20, tools=[WEATHER, TIME], tool_choice=choice, stream=stream)
+        reply = await running.say(
+            "No, thanks.", tools=[WEATHER, TIME], tool_choice=choice, stream=stream, max_tokens=150
+        )
         assert reply.status_code == 200, reply.text
         if stream:
             deltas = [event["choices"][0]["delta"] for event in events(reply.text)]

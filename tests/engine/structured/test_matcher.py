@@ -11,6 +11,7 @@ from pagefleet_engine.core import EngineCore
 from pagefleet_engine.errors import RequestRefused
 from pagefleet_engine.request import FinishReason, Request, SamplingParams
 from pagefleet_engine.runtime.ranks import RanksExecutor
+from pagefleet_engine.runtime.sampler import mask_penalties
 from pagefleet_engine.structured.compiling import build_vocabulary, compile_spec
 from pagefleet_engine.structured.constraint import ConstraintFailed
 from pagefleet_engine.structured.matcher import GrammarMatcher
@@ -271,8 +272,9 @@ def test_a_model_without_an_end_of_sequence_serves_no_structure():
         build_vocabulary(Endless())
 
 
-def test_masks_stay_with_the_device_of_the_logits():
-    from pagefleet_engine.runtime.sampler import allowed_tokens
-
-    allowed = allowed_tokens(bytes([0b101, 0, 1]), torch.zeros(17))
-    assert allowed.nonzero().flatten().tolist() == [0, 2, 16]
+def test_what_a_mask_adds_to_the_logits():
+    penalties = mask_penalties(bytes([0b101, 0, 1, 0xFF]), torch.zeros(17, dtype=torch.bfloat16))
+    assert penalties.dtype is torch.bfloat16
+    assert (penalties == 0).nonzero().flatten().tolist() == [0, 2, 16]
+    assert int((penalties == float("-inf")).sum()) == 14
+    assert mask_penalties(b"\x01", torch.zeros(10)).tolist() == [0.0] + [float("-inf")] * 9
