@@ -26,7 +26,7 @@ from pagefleet_operator.remedies.readings import (
 )
 from pagefleet_operator.remedies.samples import Invalid, Missing, Sample, Value
 
-STRUCTURED: Final = "pagefleet:structured_outputs_total"
+STRUCTURED: Final = Metric.STRUCTURED_OUTPUTS
 ASKED_FOR: Final[tuple[str, ...]] = (*GAUGES, *COUNTERS, *HISTOGRAMS, STRUCTURED)
 """The families to ask an engine for."""
 MAX_STRUCTURED: Final = 4096
