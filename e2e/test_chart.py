@@ -279,3 +279,8 @@ def test_alerts_are_taken_where_a_token_is_given(render):
     assert {"name": "alerts", "secret": {"secretName": "alertmanager"}} in pod["volumes"]
     ports = {port["name"]: port["port"] for port in objects["Service", "pagefleet-operator"]["spec"]["ports"]}
     assert ports == {"health": 8080, "alerts": 8081}
+
+
+def test_the_pace_of_the_control_loop_may_come_by_set(render):
+    [container] = pod_of(render("controlLoop.pace=0.2"))["containers"]
+    assert parse_settings(container["args"], {}).loop_pace == 0.2
