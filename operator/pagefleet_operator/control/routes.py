@@ -11,11 +11,13 @@ from pagefleet_engine.contract.precision import Precision
 from pagefleet_operator.api.remedy_spec import RouteSpec
 from pagefleet_operator.api.status import Decision, LLMServiceStatus, RouteStatus
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
+from pagefleet_operator.control.numbers import coarse
 from pagefleet_operator.control.room import HIGHEST_USE, use_after_move
 from pagefleet_operator.manifests.runtime import RouteOverride
 from pagefleet_operator.remedies.precision import memory as route_memory
 from pagefleet_operator.remedies.precision.counts import Increments
 from pagefleet_operator.remedies.precision.decide import decide
+from pagefleet_operator.remedies.precision.decisions import record_reset
 from pagefleet_operator.remedies.precision.families import find_family
 from pagefleet_operator.remedies.precision.look import Enough, Fact, Look, NotEnough, Room
 from pagefleet_operator.remedies.precision.memory import Memory, Moment
@@ -70,7 +72,11 @@ def look_at_routes(
     return RoutesOutlook(
         memories={name: answer.memory for name, answer in answers.items()},
         overrides={
-            name: RouteOverride(precision=answer.wanted.precision, control_share=answer.wanted.control_share)
+            name: RouteOverride(
+                precision=answer.wanted.precision,
+                control_share=answer.wanted.control_share,
+                may_demote=answer.wanted.allow_demotion,
+            )
             for name, answer in answers.items()
         },
         statuses=(
@@ -100,16 +106,19 @@ def count(windows: Iterable[PodWindow], route: str) -> Increments:
 
 def reset_routes(
     memories: Mapping[str, Memory], wanted: str | None, done: str | None, now: Moment
-) -> dict[str, Memory]:
-    """The memories after a person's annotation, which counts once for each of its values."""
-    if wanted is None or wanted == done:
-        return dict(memories)
-    name = wanted.split(maxsplit=1)[0] if wanted.split() else ""
-    return {route: route_memory.reset(memory, now) if route == name else memory for route, memory in memories.items()}
+) -> tuple[Mapping[str, Memory], tuple[Decision, ...]]:
+    """The memories after a person's annotation, which counts once for each of its values, and what to tell of it."""
+    route = wanted.split(maxsplit=1)[0] if wanted is not None and wanted != done and wanted.strip() else None
+    if route is None or route not in memories:
+        return memories, ()
+    before = memories[route]
+    return {**memories, route: route_memory.reset(before, now)}, (record_reset(before, route, now),)
 
 
 def _status(route: RouteSpec, memory: Memory, precision: Precision) -> RouteStatus:
-    return route_memory.to_status(memory, RouteStatus(name=route.name, model=route.model, kv_precision=precision))
+    found = route_memory.to_status(memory, RouteStatus(name=route.name, model=route.model, kv_precision=precision))
+    counts = {"samples": coarse(found.samples or 0), "schema_failures": coarse(found.schema_failures or 0)}
+    return found.model_copy(update=counts)
 
 
 def _room(usage: tuple[float, ...], own: Precision, fallback: Precision) -> Room:

@@ -41,6 +41,7 @@ class ServiceState:
     routes: Mapping[str, RouteMemory]
     decisions: tuple[Decision, ...]  # newest first
     windows: Mapping[str, PodWindow] = field(default_factory=dict)  # by pod
+    model: str | None = None  # its address; routes of another model are new routes
     reset_done: str | None = None  # the value of the annotation that was followed last
     last_change: datetime | None = None
     view: ControlView | None = None
@@ -93,7 +94,7 @@ def step(
     windows = _windows(state, observed, scrapes, now, settings)
     fleet = _fleet_view(state, observed, spec, windows, now, settings, hints)
     outlook = look(fleet, state.memory)
-    memories = reset_routes(state.routes, observed.reset_precision, state.reset_done, now)
+    memories, resets = reset_routes(_routes_of(state, spec), observed.reset_precision, state.reset_done, now)
     usage = [
         value
         for window in windows.values()
@@ -101,11 +102,12 @@ def step(
     ]
     in_flight = sum(pod.in_flight or 0 for pod in _pod_views(windows, now.monotonic).values())
     routes = look_at_routes(spec, memories, windows.values(), usage, in_flight, now)
-    new = (*outlook.decisions, *routes.decisions)
+    new = (*outlook.decisions, *resets, *routes.decisions)
     after = replace(
         state,
         memory=outlook.memory,
         routes=routes.memories,
+        model=spec.model.uri,
         decisions=(*reversed(new), *state.decisions)[:MAX_DECISIONS],
         windows=windows,
         reset_done=observed.reset_precision or state.reset_done,
@@ -113,6 +115,13 @@ def step(
     )
     after = _publish(after, _view(after, spec, fleet, outlook, routes), now)
     return Looked(state=after, targets=_targets(observed, spec, outlook, routes))
+
+
+def _routes_of(state: ServiceState, spec: LLMServiceSpec) -> Mapping[str, RouteMemory]:
+    """What is remembered of the routes; nothing of another model's answers counts for this one."""
+    return (
+        state.routes if state.model in (None, spec.model.uri) else {route.name: RouteMemory() for route in spec.routes}
+    )
 
 
 def _windows(

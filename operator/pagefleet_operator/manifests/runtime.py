@@ -24,6 +24,8 @@ class RouteOverride:
 
     precision: Precision | None = None
     control_share: float | None = None
+    may_demote: bool = True
+    """False in fallback: what is kept in a finer precision on purpose is not made coarse again."""
 
 
 NO_OVERRIDES: Final[Mapping[str, RouteOverride]] = MappingProxyType({})
@@ -70,5 +72,5 @@ def _route(route: RouteSpec, own: Precision, override: RouteOverride) -> RouteCo
         control_precision=wanted.fallback,
         control_share=route.control_share if share is None else share,
         max_context=wanted.fp8_max_context,
-        allow_demotion=wanted.allow_demotion,
+        allow_demotion=wanted.allow_demotion and override.may_demote,
     )
