@@ -1,0 +1,95 @@
+"""How far one KV precision's next-token distributions are from BF16's, position by position.
+
+    KLD(p) = sum over the vocabulary of P_ref (log P_ref - log P), in nat, from fp32 log-softmax
+    perplexity = exp(mean of -log P(next token))
+
+Shapes: N positions, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from pagefleet_engine.models.llama import Decoder
+
+BLOCK = 256
+"""Positions whose logits exist at once: 50 MB for a vocabulary of 49,152."""
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Per position: fp64 `[N]` each."""
+
+    kld: Tensor
+    surprise: Tensor
+    """-log P of the token that the text goes on with."""
+    agrees: Tensor
+    """1 where the most likely token is BF16's."""
+
+    @property
+    def num_positions(self) -> int:
+        return int(self.kld.numel())
+
+    @property
+    def mean_kld(self) -> float:
+        return float(self.kld.mean())
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(float(self.surprise.mean()))
+
+    @property
+    def agreement(self) -> float:
+        """Share of positions."""
+        return float(self.agrees.mean())
+
+    def part(self, first: int, last: int) -> Scores:
+        """Positions `first .. last`."""
+        cut = slice(first, last)
+        return Scores(kld=self.kld[cut], surprise=self.surprise[cut], agrees=self.agrees[cut])
+
+
+def join(parts: Sequence[Scores]) -> Scores:
+    """The positions of all of them, in order."""
+    return Scores(
+        kld=torch.cat([part.kld for part in parts]),
+        surprise=torch.cat([part.surprise for part in parts]),
+        agrees=torch.cat([part.agrees for part in parts]),
+    )
+
+
+def compare(
+    decoder: Decoder, reference_ND: Tensor, others: Mapping[Key, Tensor], targets: Sequence[int]
+) -> dict[Key, Scores]:
+    """Scores of each of `others` against the reference; `targets[n]` is the token after position n.
+
+    Takes activations before the final norm, and computes logits block by block with the model's own head.
+    """
+    found: dict[Key, list[Scores]] = {key: [] for key in others}
+    with torch.inference_mode():
+        for block in _blocks(len(targets)):
+            wanted = torch.tensor(targets[block], dtype=torch.int64)[:, None]
+            reference = decoder.logits(reference_ND[block]).log_softmax(-1)
+            weights, best = reference.exp(), reference.argmax(-1)
+            for key, hidden_ND in others.items():
+                logprobs = decoder.logits(hidden_ND[block]).log_softmax(-1)
+                scores = Scores(
+                    kld=(weights * (reference - logprobs)).sum(-1, dtype=torch.float64),
+                    surprise=-logprobs.gather(1, wanted)[:, 0].double(),
+                    agrees=(logprobs.argmax(-1) == best).double(),
+                )
+                found[key].append(scores)
+    return {key: join(parts) for key, parts in found.items()}
+
+
+def _blocks(num_positions: int) -> Iterator[slice]:
+    for first in range(0, num_positions, BLOCK):
+        yield slice(first, min(first + BLOCK, num_positions))
