@@ -13,13 +13,20 @@ from pagefleet_cli.bench.throughput import Load, Served, serve
 
 
 def measure_engine(
-    model: Model, sizes: Sizes, text: str, *, rounds: int, say: Callable[[str], None], load: Load | None = None
+    model: Model,
+    sizes: Sizes,
+    text: str,
+    *,
+    rounds: int,
+    say: Callable[[str], None],
+    steps: int = 4000,
+    load: Load | None = None,
 ) -> EngineResult:
-    """Capacity by simulation, then `rounds` rounds of the real engine with all modes in turn."""
+    """Capacity by simulation, over `steps` of arrivals, then `rounds` rounds of the real engine with all modes in turn."""
     holding = []
     for mode in MODES:
         say(f"capacity: {mode.name}")
-        holding.append(measure_holding(sizes, mode))
+        holding.append(measure_holding(sizes, mode, steps=steps))
     load = load or Load()
     served: list[Served] = []
     token_ids = model.tokenizer.encode(text, add_special_tokens=False)
