@@ -22,7 +22,7 @@ def measure_engine(
     steps: int = 4000,
     load: Load | None = None,
 ) -> EngineResult:
-    """Capacity by simulation, over `steps` of arrivals, then `rounds` rounds of the real engine with all modes in turn."""
+    """Capacity by simulation, then `rounds` rounds of the real engine with all modes in turn."""
     holding = []
     for mode in MODES:
         say(f"capacity: {mode.name}")
