@@ -24,7 +24,7 @@ from e2e.watch import NotReadyInTime, wait_ready
 NAME = "pressure"
 PACE = "0.2"
 BODY = {"model": NAME, "prompt": "x" * 200, "max_tokens": 400, "ignore_eos": True, "temperature": 1.0}
-CLIENTS = 40
+CLIENTS = 24
 LOAD_S = 75.0
 
 
