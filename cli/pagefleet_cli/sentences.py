@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pagefleet_operator.api.conditions import Condition, ConditionStatus, ConditionType
+from pagefleet_operator.api.conditions import Condition, ConditionStatus, ConditionType, Reason
 from pagefleet_operator.api.status import Decision, LLMServiceStatus, Remedy, RouteState
 
 REMEDIES: Final[Mapping[Remedy, str]] = {
@@ -20,15 +20,15 @@ REMEDIES: Final[Mapping[Remedy, str]] = {
     Remedy.HOLD: "held",
 }
 _BAD_WHEN_TRUE: Final = (
+    ConditionType.PROGRESSING,
     ConditionType.SCALING_LIMITED,
     ConditionType.PRECISION_FALLBACK,
     ConditionType.DRAINING,
     ConditionType.DEGRADED,
-    ConditionType.PROGRESSING,
 )
-"""Conditions that say something is going on; of all others, False says so."""
-_OPTIONAL: Final = ("NotConfigured",)
-"""Reasons of a condition that is False because nobody asked for what it is about."""
+"""Conditions that say something is going on; all others are meant to hold."""
+_AT_REST: Final = (Reason.AS_EXPECTED, Reason.SETTLED, Reason.NOT_CONFIGURED)
+"""Reasons of a False that is as it should be; others, such as a deadline that has passed, are not."""
 _ROUTES: Final[Mapping[RouteState, str]] = {
     RouteState.NORMAL: "as the spec says",
     RouteState.TESTING: "both precisions are being compared",
@@ -54,9 +54,9 @@ def measurements(decision: Decision) -> str:
 def troubles(conditions: Iterable[Condition]) -> Iterator[Condition]:
     """The conditions that are not as they should be, in their order; Unknown ones are among them."""
     for condition in conditions:
-        bad = ConditionStatus.TRUE if condition.type in _BAD_WHEN_TRUE else ConditionStatus.FALSE
-        asked_for = condition.reason not in _OPTIONAL
-        if condition.status is ConditionStatus.UNKNOWN or (condition.status is bad and asked_for):
+        holds = condition.status is ConditionStatus.TRUE and condition.type not in _BAD_WHEN_TRUE
+        at_rest = condition.status is ConditionStatus.FALSE and condition.reason in _AT_REST
+        if not (holds or at_rest):
             yield condition
 
 

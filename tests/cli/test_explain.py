@@ -1,6 +1,7 @@
 """What `explain` and `status` print, word for word."""
 
 import io
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from pagefleet_cli.explain import print_explanation
 from pagefleet_cli.main import main
 from pagefleet_cli.overview import print_overview
 from pagefleet_cli.services import Source, find_service, find_services
+from pagefleet_operator.resources import LLM_SERVICE
+from pagefleet_operator.testing import KEY, Scene
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
@@ -59,3 +62,31 @@ def test_the_command_prints_plain_text_into_a_pipe(capsys):
     assert found.err == ""
     assert "would have scaled from 2 to 3 (QueueAboveTarget): 14 requests waited on average" in found.out
     assert "\x1b" not in found.out
+
+
+async def shown_of(scene, tmp_path):
+    """What `explain` prints of the object as the operator left it."""
+    path = tmp_path / "service.json"
+    path.write_text(json.dumps(await scene.cluster.get(LLM_SERVICE, *KEY)))
+    service = find_service(Source(file=path), KEY.name)
+    return printed(lambda console: print_explanation(console, service, scene.cluster.now))
+
+
+async def test_a_service_that_the_operator_has_settled_has_no_troubles_but_missing_figures(tmp_path):
+    """Nobody looks at engines here, so that figures and remedies are unknown."""
+    scene = Scene()
+    await scene.make_settled()
+    text = await shown_of(scene, tmp_path)
+    assert text.startswith("models/smollm2: 1/1 replicas serve, cap ")
+    assert "Ready is" not in text
+    assert "Progressing" not in text
+    assert "Degraded" not in text
+
+
+async def test_a_new_service_is_explained_as_being_made(tmp_path):
+    scene = Scene()
+    await scene.make()
+    await scene.reconcile()
+    text = await shown_of(scene, tmp_path)
+    assert "Ready is False (CreatingPods) for 0 s: 0 of 1 pods are made." in text
+    assert "Progressing is True (CreatingPods)" in text

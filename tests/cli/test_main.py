@@ -61,6 +61,11 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_loaded(capsys, wo
     assert says in error
 
 
+def test_a_model_that_is_not_there_is_one_line(capsys):
+    assert main(["bench", "engine", "--model", "/nowhere/model.gguf"]) == 1
+    assert capsys.readouterr().err == "pagefleet: --model /nowhere/model.gguf: no such file or folder\n"
+
+
 def test_a_kubectl_plugin_calls_itself_so(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/usr/local/bin/kubectl-pagefleet", "explain", "-f", "/nowhere"])
     assert main() == 1

@@ -70,7 +70,9 @@ SHOWN = {
     "what nobody knows": (ConditionType.READY, UNKNOWN, "Reason", True),
     "what nobody asked for": (ConditionType.SCALING_ACTIVE, FALSE, "NotConfigured", False),
     "what should not hold and does": (ConditionType.DEGRADED, TRUE, "Reason", True),
-    "what should not hold and does not": (ConditionType.DEGRADED, FALSE, "Reason", False),
+    "what should not hold and does not": (ConditionType.DEGRADED, FALSE, "AsExpected", False),
+    "a fleet that has come to rest": (ConditionType.PROGRESSING, FALSE, "Settled", False),
+    "a fleet that does not get on": (ConditionType.PROGRESSING, FALSE, "ProgressDeadlineExceeded", True),
     "pods on their way out": (ConditionType.DRAINING, TRUE, "PodsDraining", True),
 }
 

@@ -47,16 +47,16 @@ def quality(
     if plot is not None:
         check_ending(plot)
     content = read_text(text)
-    from pagefleet_cli.bench.models import open_model
+    from pagefleet_cli.bench.models import open_model, refusals_in_one_line
     from pagefleet_cli.bench.plot import write_plot
     from pagefleet_cli.bench.quality import Extent, measure
     from pagefleet_cli.bench.quality_report import print_quality
 
     extent = Extent(num_tokens=tokens, window=window, long_context=long_context, num_conversations=conversations)
     wanted = [one for one in precision or TARGETS if one is not Precision.BF16]
-    result = measure(
-        open_model(model, dtype), content, origin_of(text), wanted, extent, questions=QUESTIONS, say=_progress
-    )
+    opened = open_model(model, dtype)
+    with refusals_in_one_line():
+        result = measure(opened, content, origin_of(text), wanted, extent, questions=QUESTIONS, say=_progress)
     if json is not None:
         write_json(json, result.as_json())
     if plot is not None:

@@ -6,6 +6,8 @@ Everything behind the core is the engine's own: scheduler, frames, sealing, atte
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -16,7 +18,7 @@ from pagefleet_cli.bench.rows import RowsExecutor
 from pagefleet_cli.errors import CommandError
 from pagefleet_engine.api import Tokenizer
 from pagefleet_engine.core import EngineCore
-from pagefleet_engine.errors import StartupError
+from pagefleet_engine.errors import EngineError
 from pagefleet_engine.models.llama import Decoder
 from pagefleet_engine.runtime.host import usable_cores
 from pagefleet_engine.runtime.kv_cache import KvCache, frame_layout
@@ -56,11 +58,20 @@ def default_model() -> Path:
     return Path(str(found[0].locate()))
 
 
+@contextmanager
+def refusals_in_one_line() -> Iterator[None]:
+    """What the engine refuses, such as a model without a chat template, as `CommandError`."""
+    try:
+        yield
+    except EngineError as error:
+        raise CommandError(str(error)) from error
+
+
 def open_model(path: Path | None, dtype: str) -> Model:
     """Load weights in `float32` or `bfloat16`. Raises `CommandError`."""
     torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))
     path = path or default_model()
-    try:
+    with refusals_in_one_line():
         checkpoint = open_checkpoint(str(path))
         decoder = load_decoder(
             checkpoint,
@@ -69,8 +80,6 @@ def open_model(path: Path | None, dtype: str) -> Model:
             num_positions=checkpoint.config.context_len,
         )
         return Model(name=path.name, decoder=decoder, tokenizer=open_tokenizer(checkpoint))
-    except StartupError as error:
-        raise CommandError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
