@@ -101,6 +101,17 @@ disconnects: install ## 10,000 clients that leave at random moments (DISCONNECTS
 simulate-remedies: install ## tuning and scaling under noisy load, six hours for each of 100 seeds (SEEDS=, HOURS=)
 	$(BIN)/python -m tests.operator.remedies.simulate_remedies --seeds $(or $(SEEDS),100) --hours $(or $(HOURS),6)
 
+.PHONY: bench-quality
+bench-quality: install ## what each KV precision costs, on real text (minutes; DTYPE=bfloat16, OUT=, ARGS=)
+	mkdir -p $(or $(OUT),build/bench)
+	$(BIN)/pagefleet bench quality --dtype $(or $(DTYPE),float32) --json $(or $(OUT),build/bench)/kv-precision.json \
+		--plot $(or $(OUT),build/bench)/kv-precision.svg $(ARGS)
+
+.PHONY: bench-engine
+bench-engine: install ## requests at once, waste and speed: contiguous, paged BF16, FP8, INT4 (minutes; OUT=, ARGS=)
+	mkdir -p $(or $(OUT),build/bench)
+	$(BIN)/pagefleet bench engine --json $(or $(OUT),build/bench)/engine.json $(ARGS)
+
 .PHONY: lint
 lint: install ## ruff and the import contracts
 	$(BIN)/ruff check .
@@ -126,6 +137,10 @@ able-machine:
 .PHONY: demo-pressure
 demo-pressure: able-machine install ## on the demo's cluster: a pool too small for its load, and what the operator does about it
 	$(BIN)/python -m e2e.stories.pressure
+
+.PHONY: demo-precision
+demo-precision: able-machine install ## on the demo's cluster: a route whose answers break in FP8, and how it comes to BF16 and back
+	$(BIN)/python -m e2e.stories.precision
 
 .PHONY: demo-down
 demo-down: install ## stop what `make demo` started

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from e2e import demo
-from e2e.eventually import eventually
+from e2e.operator_pods import kill_operator
 from e2e.stories import pressure
 
 pytestmark = pytest.mark.e2e
-
-OPERATOR = "app.kubernetes.io/name=pagefleet"
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +16,6 @@ def fast_operator(kube, operator, built_images):
     demo.install_operator(kube, built_images["operator"], pace=pressure.PACE)
     yield
     demo.install_operator(kube, built_images["operator"])
-
-
-def kill_operator(kube):
-    (before,) = operator_pods(kube)
-    kube.kubectl("delete", "pod", before, "-n", demo.SYSTEM_NAMESPACE, "--grace-period=0", "--force")
-    eventually(lambda: operator_pods(kube) not in ([], [before]), "another operator pod")
-
-
-def operator_pods(kube):
-    return [pod["metadata"]["name"] for pod in kube.list("pods", demo.SYSTEM_NAMESPACE, OPERATOR)]
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,14 @@ class Diary:
         """Remedy and reason of every decision, each once, in the order of their first time."""
         return list(dict.fromkeys((decision["remedy"], decision["reason"]) for decision in self.decisions))
 
-    def watch(self, until: Callable[[dict[str, Any]], bool], timeout_s: float, say: Say, every_s: float = 2.0) -> bool:
+    def watch(
+        self,
+        until: Callable[[dict[str, Any]], bool],
+        timeout_s: float,
+        say: Say,
+        line: Callable[[dict[str, Any]], str] | None = None,
+        every_s: float = 2.0,
+    ) -> bool:
         """Look and tell until something is true of the status; False when the time is over."""
         end, told = time.monotonic() + timeout_s, len(self.decisions)
         while True:
@@ -54,7 +61,7 @@ class Diary:
             for decision in self.decisions[told:]:
                 say(f"  {decision['remedy']}, {decision['reason']}: {decision['message']}")
             told = len(self.decisions)
-            say(self.line(status))
+            say((line or self.line)(status))
             if until(status):
                 return True
             if time.monotonic() > end:
@@ -76,10 +83,14 @@ class Diary:
 
     def numbers(self, pod: str) -> dict[str, float]:
         """What one engine reports of `NUMBERS`; empty when it does not answer."""
-        path = f"/api/v1/namespaces/{self.namespace}/pods/http:{pod}:8000/proxy/metrics"
-        text = self.kube.kubectl("get", "--raw", path, check=False).stdout
+        text = self.metrics(pod)
         found = {name: _value(text, metric) for name, metric in NUMBERS.items()}
         return {name: value for name, value in found.items() if value is not None} if None not in found.values() else {}
+
+    def metrics(self, pod: str) -> str:
+        """All that one engine reports; empty when it does not answer."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods/http:{pod}:8000/proxy/metrics"
+        return self.kube.kubectl("get", "--raw", path, check=False).stdout
 
 
 def _value(text: str, metric: str) -> float | None:
