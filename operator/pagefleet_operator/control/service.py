@@ -41,6 +41,7 @@ class ServiceState:
     routes: Mapping[str, RouteMemory]
     decisions: tuple[Decision, ...]  # newest first
     windows: Mapping[str, PodWindow] = field(default_factory=dict)  # by pod
+    starting: Mapping[str, float] = field(default_factory=dict)  # pod that does not serve yet -> first seen, monotonic
     model: str | None = None  # its address; routes of another model are new routes
     reset_done: str | None = None  # the value of the annotation that was followed last
     last_change: datetime | None = None
@@ -92,6 +93,7 @@ def step(
 ) -> Looked:
     """One look. `scrapes` has an entry for every serving pod."""
     windows = _windows(state, observed, scrapes, now, settings)
+    state = replace(state, starting=_starting(state, observed, now))
     fleet = _fleet_view(state, observed, spec, windows, now, settings, hints)
     outlook = look(fleet, state.memory)
     memories, resets = reset_routes(_routes_of(state, spec), observed.reset_precision, state.reset_done, now)
@@ -139,6 +141,12 @@ def _windows(
     return windows
 
 
+def _starting(state: ServiceState, observed: Observation, now: Moment) -> dict[str, float]:
+    """Since when each pod is known that does not serve yet; the wall clock may jump, and knows nothing of it."""
+    waiting = (pod for pod in observed.pods if not (pod.ready or pod.leaving or pod.draining or pod.gone))
+    return {pod.name: state.starting.get(pod.name, now.monotonic) for pod in waiting}
+
+
 def _fleet_view(
     state: ServiceState,
     observed: Observation,
@@ -148,14 +156,13 @@ def _fleet_view(
     settings: LoopSettings,
     hints: Hints,
 ) -> FleetView:
-    starting = (pod for pod in observed.pods if not (pod.ready or pod.leaving or pod.draining or pod.gone))
     return FleetView(
         now_s=now.monotonic,
         time=now.wall,
         rules=Rules.of(spec),
         replicas=desired_replicas(spec, observed.status.desired_replicas, state.view),
         ready=tuple(ReadyPod(name=name, window=window) for name, window in windows.items()),
-        starting=tuple(StartingPod(name=pod.name, age_s=(now.wall - pod.created).total_seconds()) for pod in starting),
+        starting=tuple(StartingPod(name=name, age_s=now.monotonic - at_s) for name, at_s in state.starting.items()),
         draining=tuple(pod.name for pod in observed.pods if pod.draining or pod.leaving),
         foreign_autoscaler=hints.foreign_autoscaler,
         alert=hints.alert,
