@@ -67,6 +67,8 @@ class _Search:
             await self._advance_to_the_end(timer)
             reason = FinishReason.STOP
         except (RequestRefused, QueueFull, EngineDead) as error:
+            if self._num_requests == 1:
+                self._service.routes.give_back(self._first.pick)
             raise translate(error) from error
         finally:
             timer.finished(reason, now=self._service.monotonic())

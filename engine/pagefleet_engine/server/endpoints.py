@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -37,6 +38,9 @@ from pagefleet_engine.server.structured import check_wanted
 from pagefleet_engine.server.structured_work import Structure
 from pagefleet_engine.server.tools import ToolUse, check_tools, tell
 
+TokenisedPrompt = tuple[tuple[int, ...], str]
+"""Ids, and a text."""
+
 
 async def chat(request: Request, service: Service) -> Response:
     """`POST /v1/chat/completions`."""
@@ -52,12 +56,12 @@ async def chat(request: Request, service: Service) -> Response:
     ids = await _tokenize_messages(
         service, messages, use, add_generation_prompt=body.add_generation_prompt is not False
     )
-    plan = _plan(service, model, ids, sampling, param="messages")
+    plans = _plans(service, model, [(ids, "")], sampling, param="messages")
     job = Job(
         id=f"chatcmpl-{uuid4().hex}",
         created=int(service.unix_time()),
         model=model,
-        choices=spread([plan]),
+        choices=spread(plans),
         num_prompt_tokens=len(ids),
         structure=structure,
         beam=beam,
@@ -78,9 +82,8 @@ async def completions(request: Request, service: Service) -> Response:
     check_num_choices(sampling, beam, len(prompts), service.limits)
     structure = await _structure(service, body)
     tokenised = await _tokenize_prompts(service, prompts, add_special_tokens=body.add_special_tokens is not False)
-    plans = [
-        _plan(service, model, ids, sampling, param="prompt", echo=text if body.echo else "") for ids, text in tokenised
-    ]
+    prompts_and_echoes = [(ids, text if body.echo else "") for ids, text in tokenised]
+    plans = _plans(service, model, prompts_and_echoes, sampling, param="prompt")
     job = Job(
         id=f"cmpl-{uuid4().hex}",
         created=int(service.unix_time()),
@@ -128,13 +131,21 @@ async def detokenize(request: Request, service: Service) -> Response:
     return JsonResponse({"prompt": text})
 
 
-def _plan(
-    service: Service, model: str, ids: tuple[int, ...], sampling: SamplingParams, *, param: str, echo: str = ""
-) -> PromptPlan:
-    """Gives the answer its length and asks the route. Raises `ApiError` when prompt and answer do not fit."""
-    sampling = fit_length(sampling, len(ids), service.max_model_len(), param=param)
-    pick = service.routes.pick(model, len(ids) + (sampling.max_tokens or 0))
-    return PromptPlan(prompt_ids=ids, sampling=sampling, pick=pick, echo=echo)
+def _plans(
+    service: Service, model: str, prompts: Sequence[TokenisedPrompt], sampling: SamplingParams, *, param: str
+) -> list[PromptPlan]:
+    """Gives each answer its length, then asks the route. Raises `ApiError` when a prompt and its answer do not fit."""
+    longest = service.max_model_len()
+    fitted = [fit_length(sampling, len(ids), longest, param=param) for ids, _ in prompts]
+    return [
+        PromptPlan(
+            prompt_ids=ids,
+            sampling=fit,
+            pick=service.routes.pick(model, len(ids) + (fit.max_tokens or 0)),
+            echo=echo,
+        )
+        for (ids, echo), fit in zip(prompts, fitted, strict=True)
+    ]
 
 
 async def _structure(service: Service, body: GenerationBody, use: ToolUse | None = None) -> Structure:
@@ -164,14 +175,14 @@ async def _tokenize_messages(
 
 async def _tokenize_prompts(
     service: Service, prompts: list[Prompt], *, add_special_tokens: bool
-) -> list[tuple[tuple[int, ...], str]]:
+) -> list[TokenisedPrompt]:
     """Ids and text of each prompt."""
     engine, longest = service.engine, service.max_model_len()
 
-    def work() -> list[tuple[tuple[int, ...], str]]:
+    def work() -> list[TokenisedPrompt]:
         return [as_ids_and_text(prompt) for prompt in prompts]
 
-    def as_ids_and_text(prompt: Prompt) -> tuple[tuple[int, ...], str]:
+    def as_ids_and_text(prompt: Prompt) -> TokenisedPrompt:
         if isinstance(prompt, list):
             check_token_ids(prompt, engine.model_info.vocab_size, "prompt")
             fits = prompt[:longest]  # what is longer is refused by its length; no need to decode it

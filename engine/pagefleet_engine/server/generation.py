@@ -102,6 +102,8 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
     except (RequestRefused, QueueFull, EngineDead) as error:
         if not isinstance(error, EngineDead):
             watch.refused()
+            if not began and choice.index == choice.leader:
+                service.routes.give_back(choice.pick)
         raise translate(error) from error
     finally:
         watch.close()

@@ -88,7 +88,7 @@ class ServerMetrics:
         self._by_route.labels(self._model, route, precision).inc()
 
     def count_structured(self, route: str, precision: Precision | None, constrained: bool, outcome: Outcome) -> None:
-        """An answer that had a schema has ended; without `precision` it changed on the way."""
+        """An answer that had a schema has ended; without `precision` it belongs to none of them."""
         self._structured.labels(self._model, route, precision or MIXED, _flag(constrained), outcome).inc()
 
     def count_finished(self, reason: FinishReason) -> None:

@@ -6,12 +6,13 @@ Pure. A change of the table is for requests that arrive from then on; those that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
+from random import Random
 
 from pagefleet_engine.api import ModelInfo
 from pagefleet_engine.contract.control import DEFAULT_ROUTE, RouteConfig
 from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.server.control_share import ControlShare
 from pagefleet_engine.server.errors import invalid, shorten
 
 Routes = tuple[RouteConfig, ...]
@@ -28,42 +29,34 @@ class RoutePick:
     allow_demotion: bool = False
     validates: bool = False
     """Its finished answers are checked against their schema, and counted."""
-
-
-@dataclass(slots=True)
-class ControlShare:
-    """Picks a share of a sequence, spread evenly: after n requests, n times the share of them, to the nearest one."""
-
-    share: float
-    num_seen: int = 0
-
-    def next(self) -> bool:
-        """Whether the next request is one of the share. Exact: the share counts as the decimal that it is shown as."""
-        exact = Fraction(repr(self.share))
-        before, self.num_seen = self.num_seen, self.num_seen + 1
-        return _rounded(exact * self.num_seen) > _rounded(exact * before)
-
-
-def _rounded(value: Fraction) -> int:
-    return (2 * value.numerator + value.denominator) // (2 * value.denominator)
+    by_length: bool = False
+    """Its length and not chance has decided the precision: its answers are compared with no others."""
+    is_dealt: bool = False
+    """It has taken a turn of the control share, as a control or not."""
 
 
 @dataclass(slots=True)
 class _Route:
     config: RouteConfig
-    control: ControlShare = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.control = ControlShare(self.config.control_share)
+    control: ControlShare
 
 
 class RouteTable:
     """The routes in force, by the names that clients send. Belongs to the event loop."""
 
     def __init__(
-        self, routes: Routes, *, served_names: Sequence[str] = (), longest: Mapping[Precision, int] | None = None
+        self,
+        routes: Routes,
+        *,
+        seed: str,
+        served_names: Sequence[str] = (),
+        longest: Mapping[Precision, int] | None = None,
     ) -> None:
-        """`served_names` are further names of the `default` route; `longest` is `ModelInfo.longest_kv`."""
+        """`served_names` are further names of the `default` route; `longest` is `ModelInfo.longest_kv`.
+
+        `seed` and the name of a route decide which of its requests are controls.
+        """
+        self._seed = seed
         self._served_names = tuple(served_names)
         self._longest = longest
         self._routes: dict[str, _Route] = {}
@@ -81,11 +74,7 @@ class RouteTable:
 
     def replace(self, routes: Routes) -> None:
         """Put other routes in force. A control share that stays the same goes on where it was."""
-        old, self._routes = self._routes, {config.name: _Route(config) for config in routes}
-        for name, route in self._routes.items():
-            known = old.get(name)
-            if known is not None and known.config.control_share == route.config.control_share:
-                route.control = known.control
+        self._routes = {config.name: _Route(config, self._control(config)) for config in routes}
         self._by_alias = {route.config.model: route for route in reversed(self._routes.values())}
 
     def pick(self, model: str, num_tokens: int) -> RoutePick:
@@ -93,18 +82,36 @@ class RouteTable:
         route = self._by_alias.get(model) or self._routes[DEFAULT_ROUTE]
         config = route.config
         is_long = config.max_context is not None and num_tokens > config.max_context
-        is_control = not is_long and self._fits(config.control_precision, num_tokens) and route.control.next()
+        by_length = config.precision != config.control_precision and (is_long or not self._fits(config, num_tokens))
+        is_dealt = not (is_long or by_length) and config.control_share > 0
+        is_control = is_dealt and route.control.next()
         return RoutePick(
             route=config.name,
             precision=config.control_precision if is_long or is_control else config.precision,
             is_control=is_control,
             allow_demotion=config.allow_demotion and not (is_long or is_control),
             validates=config.structured == "validate",
+            by_length=by_length,
+            is_dealt=is_dealt,
         )
 
-    def _fits(self, precision: Precision, num_tokens: int) -> bool:
-        """No request fails for a comparison: who would not fit into the pool in this precision is no control."""
-        return self._longest is None or num_tokens <= self._longest.get(precision, 0)
+    def give_back(self, pick: RoutePick) -> None:
+        """The engine did not take the request: its turn of the control share is for another one."""
+        route = self._routes.get(pick.route)
+        if route is not None and pick.is_dealt:
+            route.control.give_back(pick.is_control)
+
+    def _control(self, config: RouteConfig) -> ControlShare:
+        known = self._routes.get(config.name)
+        if known is not None and known.config.control_share == config.control_share:
+            return known.control
+        # Another share begins another sequence: the seed of the first one would deal the same turns again.
+        rng = Random(f"{self._seed}/{config.name}") if known is None else known.control.rng
+        return ControlShare(config.control_share, rng)
+
+    def _fits(self, config: RouteConfig, num_tokens: int) -> bool:
+        """No request fails for a comparison: who would not fit into the pool as a control is none."""
+        return self._longest is None or num_tokens <= self._longest.get(config.control_precision, 0)
 
 
 def default_route(model: str, precision: Precision) -> RouteConfig:

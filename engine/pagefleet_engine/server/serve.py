@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pagefleet_engine.api import Engine
 from pagefleet_engine.contract.arguments import EngineArguments
+from pagefleet_engine.contract.control import POD_UID_VARIABLE
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.app import create_app
@@ -100,7 +101,9 @@ def _build(
 ) -> Process:
     start = read_start(arguments)
     state = None if arguments.state_dir is None else StateFile(Path(arguments.state_dir))
-    service = Service(limits=limits, served_names=arguments.served_model_name)
+    # Of the pod too, so that the pods of a service do not all choose the same turns.
+    seed = f"{arguments.seed}/{environ.get(POD_UID_VARIABLE, '')}"
+    service = Service(limits=limits, served_names=arguments.served_model_name, seed=seed)
     key_file = arguments.api_key_file
     api_keys = None if key_file is None else ApiKeys(Path(key_file), monotonic=service.monotonic)
     app = create_app(service, api_keys=api_keys)

@@ -24,6 +24,8 @@ class Service:
     limits: Limits
     served_names: tuple[str, ...] = ()
     """Names of the model itself, the first of which is its id; those of routes come on top."""
+    seed: str = ""
+    """Decides which requests of a route are its controls."""
     progress_budget_s: float = DEFAULT_BUDGET_S
     monotonic: Callable[[], float] = time.monotonic
     unix_time: Callable[[], float] = time.time
@@ -51,7 +53,7 @@ class Service:
         self.metrics.set_model(self.served_names[0])
         info = engine.model_info
         routes = routes or (default_route(self.served_names[0], info.precision),)
-        self._routes = RouteTable(routes, served_names=self.served_names, longest=info.longest_kv)
+        self._routes = RouteTable(routes, seed=self.seed, served_names=self.served_names, longest=info.longest_kv)
         self.metrics.set_routes(routes)
         if self.lifecycle.phase is Phase.LOADING:
             self.lifecycle.phase = Phase.READY

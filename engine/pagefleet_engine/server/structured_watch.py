@@ -112,5 +112,5 @@ class Watch:
     def _count(self, outcome: Outcome) -> None:
         if not self._is_counted:
             self._is_counted = True
-            precision = None if self._is_mixed else self.pick.precision
+            precision = None if self._is_mixed or self.pick.by_length else self.pick.precision
             self.count(self.pick.route, precision, self._is_constrained, outcome)

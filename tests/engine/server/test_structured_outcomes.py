@@ -178,6 +178,22 @@ async def test_the_precision_is_the_one_that_the_route_gave():
         assert counted(server.service) == {("default", "fp8_e4m3", "false", "valid"): 1.0}
 
 
+async def test_answers_whose_length_chose_the_precision_are_compared_with_none():
+    precisions = {"precision": Precision.FP8_E4M3, "control_precision": Precision.BF16}
+    route = RouteConfig(name="default", model="m", structured="validate", max_context=30, **precisions)
+    service, engine = Service(limits=Limits()), FakeEngine(say(GOOD))
+    service.attach(engine, (route,))
+    async with running_server(engine, service=service) as server, httpx.AsyncClient(base_url=server.url) as client:
+        service.set_routes((route,))
+        for max_tokens in (20, 200):
+            await client.post("/v1/completions", json={"prompt": "x", "max_tokens": max_tokens} | FORMAT)
+        assert [options.precision for options in engine.options] == [Precision.FP8_E4M3, Precision.BF16]
+        assert counted(server.service) == {
+            ("default", "fp8_e4m3", "false", "valid"): 1.0,
+            ("default", "mixed", "false", "valid"): 1.0,
+        }
+
+
 def counted(service: Service) -> dict:
     """The counter's samples that are not zero."""
     found = {}
