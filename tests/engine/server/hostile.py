@@ -5,50 +5,120 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.engine.server.hostile_forms import random_form, random_text_form, words
+
 CHAT, PLAIN, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
 
-VALID: Mapping[str, dict[str, Any]] = {
-    CHAT: {
-        "model": "tiny",
-        "messages": [
-            {"role": "system", "content": "be"},
-            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
-        ],
-        "max_completion_tokens": 3,
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "n": 1,
-        "stop": ["x"],
-        "logprobs": True,
-        "top_logprobs": 2,
-        "stream": False,
-        "seed": 1,
-    },
-    PLAIN: {
-        "model": "tiny",
-        "prompt": ["ab", [1, 2]],
-        "max_tokens": 3,
-        "min_tokens": 1,
-        "temperature": 1.0,
-        "top_k": 5,
-        "min_p": 0.1,
-        "repetition_penalty": 1.1,
-        "presence_penalty": 0.5,
-        "frequency_penalty": 0.5,
-        "logit_bias": {"5": 1.0},
-        "stop_token_ids": [7],
-        "logprobs": 1,
-        "echo": False,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    },
-    TOKENIZE: {"prompt": "abc", "add_special_tokens": True, "return_token_strs": True},
-    DETOKENIZE: {"tokens": [97, 98, 255]},
-}
+CHECKED = "tiny-checked"
+"""Model name of a route that validates, and whose requests run in two precisions."""
+
+_POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+_MOVE = {"type": "function", "function": {"name": "move", "description": "go", "parameters": _POINT}}
+
+VALID: Sequence[tuple[str, dict[str, Any]]] = (
+    (
+        CHAT,
+        {
+            "model": "tiny",
+            "messages": [
+                {"role": "system", "content": "be"},
+                {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            ],
+            "max_completion_tokens": 3,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "n": 1,
+            "stop": ["x"],
+            "logprobs": True,
+            "top_logprobs": 2,
+            "stream": False,
+            "seed": 1,
+        },
+    ),
+    (
+        PLAIN,
+        {
+            "model": "tiny",
+            "prompt": ["ab", [1, 2]],
+            "max_tokens": 3,
+            "min_tokens": 1,
+            "temperature": 1.0,
+            "top_k": 5,
+            "min_p": 0.1,
+            "repetition_penalty": 1.1,
+            "presence_penalty": 0.5,
+            "frequency_penalty": 0.5,
+            "logit_bias": {"5": 1.0},
+            "stop_token_ids": [7],
+            "logprobs": 1,
+            "echo": False,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    ),
+    (
+        CHAT,
+        {
+            "model": CHECKED,
+            "messages": [
+                {"role": "user", "content": "hi"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [
+                        {"id": "call_1", "type": "function", "function": {"name": "move", "arguments": '{"x": 1}'}}
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "call_1", "content": "done"},
+            ],
+            "tools": [_MOVE],
+            "tool_choice": "auto",
+            "parallel_tool_calls": False,
+            "max_tokens": 4,
+        },
+    ),
+    (
+        CHAT,
+        {
+            "model": CHECKED,
+            "messages": [{"role": "user", "content": "hi"}],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": _POINT, "strict": True}},
+            "max_tokens": 4,
+            "n": 2,
+            "stream": True,
+        },
+    ),
+    (
+        PLAIN,
+        {
+            "prompt": "ab",
+            "structured_outputs": {"choice": ["yes", "no"]},
+            "priority": -1,
+            "cache_salt": "a",
+            "best_of": 2,
+            "max_tokens": 4,
+        },
+    ),
+    (
+        PLAIN,
+        {
+            "prompt": ["ab", "cd"],
+            "use_beam_search": True,
+            "n": 2,
+            "beam_width": 3,
+            "length_penalty": 1.0,
+            "temperature": 0,
+            "max_tokens": 3,
+        },
+    ),
+    (TOKENIZE, {"prompt": "abc", "add_special_tokens": True, "return_token_strs": True}),
+    (TOKENIZE, {"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": True}),
+    (DETOKENIZE, {"tokens": [97, 98, 255]}),
+)
 
 NUMBERS: tuple[Any, ...] = (
     *(0, -1, 1, 2, 16, 17, 64, 259, 260, 261, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, -(2**63), 10**30),
@@ -72,31 +142,11 @@ TEXTS: tuple[str, ...] = (
     *("http://169.254.169.254/", "None", "NaN", "-1", "1e400", "a" * 300, "é" * 5_000, "'; DROP TABLE x; --"),
 )
 OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [[]], [None], [{}], {"": None}, [True], [[[[1]]]])
-EXTRA_FIELDS: tuple[str, ...] = (
-    *(
-        "tools",
-        "tool_choice",
-        "response_format",
-        "structured_outputs",
-        "guided_json",
-        "guided_regex",
-        "best_of",
-        "suffix",
-    ),
-    *("prompt_embeds", "prompt_logprobs", "logits_processors", "chat_template", "chat_template_kwargs", "cache_salt"),
-    *(
-        "allowed_token_ids",
-        "bad_words",
-        "priority",
-        "use_beam_search",
-        "beam_width",
-        "length_penalty",
-        "user",
-        "request_id",
-        "ignore_eos",
-        "skip_special_tokens",
-        "__class__",
-    ),
+EXTRA_FIELDS: Sequence[str] = words(
+    "tools tool_choice parallel_tool_calls response_format structured_outputs guided_json guided_regex guided_choice",
+    "guided_grammar n best_of suffix prompt_embeds prompt_logprobs logits_processors chat_template cache_salt priority",
+    "chat_template_kwargs allowed_token_ids bad_words use_beam_search beam_width length_penalty user request_id",
+    "ignore_eos skip_special_tokens __class__",
 )
 LITERALS: tuple[bytes, ...] = (
     b"NaN",
@@ -154,8 +204,10 @@ def hostile_requests(rng: random.Random) -> Iterator[Hostile]:
 
 
 def _post(rng: random.Random) -> bytes:
-    path = rng.choice(list(VALID))
-    body: Any = copy.deepcopy(VALID[path])
+    path, valid = rng.choice(VALID)
+    body: Any = copy.deepcopy(valid)
+    if path in (CHAT, PLAIN) and rng.random() < 0.2:
+        body |= random_form(rng) if path == CHAT else random_text_form(rng)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         body = _mutate(body, rng)
     raw = json.dumps(body, ensure_ascii=rng.random() < 0.5).encode()
@@ -216,7 +268,7 @@ def _http_noise(rng: random.Random) -> bytes:
     extra = [rng.choice(HEADERS) for _ in range(rng.randrange(3))]
     if rng.random() < 0.05:
         extra += [b"X-%d: a" % i for i in range(rng.choice((90, 101, 500)))]
-    body = rng.choice((b"", b"{}", json.dumps(VALID[PLAIN]).encode()))
+    body = rng.choice((b"", b"{}", json.dumps(VALID[1][1]).encode()))
     return message(rng.choice(METHODS), rng.choice((*TARGETS, PLAIN.encode())), body, rng, extra)
 
 

@@ -23,6 +23,7 @@ def test_the_same_seed_makes_the_same_requests():
 
 
 def test_what_it_looks_for_is_found():
+    assert problem_of(0, b"") == "no answer"
     assert problem_of(500, b"") == "status 500"
     assert problem_of(400, b"oops") == "an error without the shape"
     assert problem_of(200, b"data: {}\n\n") == "a stream without its end"
