@@ -142,6 +142,14 @@ demo-pressure: able-machine install ## on the demo's cluster: a pool too small f
 demo-precision: able-machine install ## on the demo's cluster: a route whose answers break in FP8, and how it comes to BF16 and back
 	$(BIN)/python -m e2e.stories.precision
 
+.PHONY: measure-reaction
+measure-reaction: able-machine install ## on the demo's cluster: seconds from the first swap to the lower cap (TRIALS=20)
+	$(BIN)/python -m e2e.stories.reaction --trials $(or $(TRIALS),20)
+
+.PHONY: drain-long
+drain-long: install ## twenty scale-downs under streaming load on the real cluster
+	PAGEFLEET_SCALE_DOWNS=20 $(BIN)/python -m pytest e2e/test_drain.py
+
 .PHONY: demo-down
 demo-down: install ## stop what `make demo` started
 	$(BIN)/python -m e2e.demo down $(if $(CONTEXT),--context $(CONTEXT))
