@@ -24,10 +24,13 @@ from pagefleet_engine.memory.table import FrameTable, SealedGroup
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.models.llama import Decoder
 from pagefleet_engine.request import SamplingParams
+from pagefleet_engine.runtime.backend import CPU, Backend
 from pagefleet_engine.runtime.executor import Executor, LocalExecutor
+from pagefleet_engine.runtime.graphs import Capture
 from pagefleet_engine.runtime.kv_cache import KvCache, frame_layout, kernel_precision
 from pagefleet_engine.runtime.runner import ModelRunner
 from pagefleet_engine.runtime.sampler import Sampled, Sampler
+from pagefleet_engine.runtime.transfers import Lane
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.output import Context, GroupWrite, ScheduledRequest, ScheduleOutput
 from pagefleet_engine.scheduling.scheduler import Scheduler
@@ -275,6 +278,9 @@ def tiny_core(
     block_size: int = 16,
     executor_of: Callable[[ModelRunner], Executor] = LocalExecutor,
     batch_invariant: bool = False,
+    backend: Backend = CPU,
+    capture: Capture | None = None,
+    lane: Lane | None = None,
     **scheduling: Any,
 ) -> EngineCore:
     """An engine core over a tiny model, its pool poisoned with NaN. `scheduling` goes into `SchedulerConfig`.
@@ -284,7 +290,7 @@ def tiny_core(
     decoder = decoder or tiny_decoder(dtype=dtype)
     raw_dtype = raw_dtype or dtype
     layout = frame_layout(decoder.config, block_size=block_size, raw_dtype=raw_dtype)
-    cache = KvCache(layout, num_frames=num_frames, num_host_frames=num_host_frames, raw_dtype=raw_dtype)
+    cache = KvCache(layout, num_frames=num_frames, num_host_frames=num_host_frames, raw_dtype=raw_dtype, lane=lane)
     cache.pool.fill_(0xFF)
     settings: dict[str, Any] = {
         "max_num_seqs": 8,
@@ -299,7 +305,7 @@ def tiny_core(
         **(settings | scheduling),
     )
     sampler = Sampler(seed=0, eos_token_ids=(257,))
-    runner = ModelRunner(decoder, cache, sampler, batch_invariant=batch_invariant)
+    runner = ModelRunner(decoder, cache, sampler, batch_invariant=batch_invariant, backend=backend, capture=capture)
     return EngineCore(
         Scheduler(config, layout),
         executor_of(runner),

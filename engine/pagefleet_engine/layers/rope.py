@@ -28,11 +28,10 @@ class RotaryTable:
         sin = self.sin_PK.index_select(0, positions_T).to(dtype).unsqueeze(1)
         return cos, sin
 
-
-def rotate(x_THK: Tensor, cos_T1K: Tensor, sin_T1K: Tensor) -> Tensor:
-    """Turn every pair of dimensions by the angle of its token's position."""
-    first, second = x_THK.chunk(2, dim=-1)
-    return x_THK * cos_T1K + torch.cat((-second, first), dim=-1) * sin_T1K
+    def rotate(self, x_THK: Tensor, cos_T1K: Tensor, sin_T1K: Tensor) -> Tensor:
+        """Turn every pair of dimensions by the angle of its token's position."""
+        first, second = x_THK.chunk(2, dim=-1)
+        return x_THK * cos_T1K + torch.cat((-second, first), dim=-1) * sin_T1K
 
 
 def rotary_frequencies(head_dim: int, base: float, scaling: RopeScaling | None) -> Tensor:

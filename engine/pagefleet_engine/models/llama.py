@@ -12,7 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from pagefleet_engine.layers.basic import Embedding, GatedMLP, Linear, Projection, RMSNorm
-from pagefleet_engine.layers.rope import RotaryTable, rotate
+from pagefleet_engine.layers.rope import RotaryTable
 from pagefleet_engine.layers.row_tiles import in_row_tiles
 from pagefleet_engine.models.config import ModelConfig
 
@@ -72,6 +72,7 @@ class Decoder:
         q_THK, k_TGK = parts_TPK[:, :heads], parts_TPK[:, heads : heads + kv_heads]
         if layer.q_norm is not None and layer.k_norm is not None:
             q_THK, k_TGK = layer.q_norm(q_THK), layer.k_norm(k_TGK)
+        rotate = self.rotary.rotate
         return rotate(q_THK, cos, sin), rotate(k_TGK, cos, sin), parts_TPK[:, heads + kv_heads :]
 
     def _after(self, layer: DecoderLayer, x_TD: Tensor, mixed_THK: Tensor) -> tuple[Tensor]:

@@ -22,8 +22,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported
 
 from pagefleet_engine.errors import EngineError, StartupError
 from pagefleet_engine.layers.parallel import AllReduce, Shard
-from pagefleet_engine.runtime.runner import ModelRunner, Work, plan_work
+from pagefleet_engine.runtime.runner import ModelRunner, Work
 from pagefleet_engine.runtime.sampler import Sampled
+from pagefleet_engine.runtime.steps import StepBatch
 from pagefleet_engine.scheduling.output import ScheduleOutput
 
 MakeRunner = Callable[[Shard, AllReduce], ModelRunner]
@@ -63,13 +64,13 @@ class RanksExecutor:
             raise StartupError(f"--tensor-parallel-size {size}: {self._lost() or error}") from error
 
     @property
-    def _block_size(self) -> int:
-        """Tokens of an open frame."""
-        return self._runner.cache.layout.block_size
+    def num_frames(self) -> int:
+        """Frames of every rank's pool."""
+        return self._runner.cache.num_frames
 
     def execute(self, output: ScheduleOutput) -> list[Sampled]:
         """Run one step on all ranks. Raises `RankLost`."""
-        work = plan_work(output, self._block_size)
+        work = self._runner.plan(output)
         message = pickle.dumps(_without_sampling(work), protocol=pickle.HIGHEST_PROTOCOL)
         try:
             for pipe in self._pipes:
@@ -127,6 +128,6 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _without_sampling(work: Work) -> Work:
+def _without_sampling(work: Work[StepBatch]) -> Work[StepBatch]:
     """Only rank 0 samples; the requests' parameters and texts stay here."""
     return work if work.batch is None else work._replace(batch=work.batch.without_sampling())

@@ -1,9 +1,13 @@
-"""Carries out one `ScheduleOutput` on this process's share of the model: moves, then the computation, then sampling."""
+"""Carries out one `ScheduleOutput` on this process's share of the model: moves, then the computation, then sampling.
+
+How the computation is laid out is the business of `runtime.steps`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,11 +15,13 @@ from torch import Tensor
 from pagefleet_engine.layers.row_tiles import INVARIANT_ROWS
 from pagefleet_engine.memory.moves import CopyFrame, Demote, SwapIn, SwapOut
 from pagefleet_engine.models.llama import Decoder
-from pagefleet_engine.runtime.attention import StepAttention
+from pagefleet_engine.runtime.backend import CPU, Backend
 from pagefleet_engine.runtime.batch import Batch, build_batch
-from pagefleet_engine.runtime.invariant import InvariantAttention
+from pagefleet_engine.runtime.fused import with_fused_layers
+from pagefleet_engine.runtime.graphs import Capture
 from pagefleet_engine.runtime.kv_cache import KvCache
 from pagefleet_engine.runtime.sampler import Sampled, Sampler
+from pagefleet_engine.runtime.steps import PagedSteps, RequestSteps, StepBatch, Steps
 from pagefleet_engine.scheduling.output import ScheduleOutput
 
 
@@ -28,52 +34,84 @@ class FrameMoves(NamedTuple):
     copy: tuple[CopyFrame, ...]
 
 
-class Work(NamedTuple):
+AnyBatch = TypeVar("AnyBatch", bound=StepBatch, covariant=True)
+
+
+class Work(NamedTuple, Generic[AnyBatch]):
     """One step as every rank needs it."""
 
     moves: FrameMoves
-    batch: Batch | None
+    batch: AnyBatch | None
     """None when there is nothing to compute."""
+    touched: frozenset[int] | None = None
+    """Frames that the batch reads or writes; None when nobody looked, which stands for all."""
 
 
-def plan_work(output: ScheduleOutput, block_size: int) -> Work:
-    """The step's moves and its batch."""
-    batch = build_batch(output, block_size) if output.requests else None
-    return Work(FrameMoves(output.swap_out, output.demote, output.swap_in, output.copy), batch)
+def plan_work(output: ScheduleOutput, block_size: int) -> Work[Batch]:
+    """A step laid out request by request, as a runner on the CPU does it."""
+    return Work(_moves(output), build_batch(output, block_size) if output.requests else None)
 
 
 class ModelRunner:
-    """Owns model, pool and sampler; keeps nothing of a request between steps."""
+    """Owns model, pool and sampler; keeps nothing of a request between steps but copies of its frame tables."""
 
-    def __init__(self, decoder: Decoder, cache: KvCache, sampler: Sampler, *, batch_invariant: bool = False) -> None:
-        self.decoder = replace(decoder, row_tile=INVARIANT_ROWS) if batch_invariant else decoder
-        self._attention = InvariantAttention if batch_invariant else StepAttention
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KvCache,
+        sampler: Sampler,
+        *,
+        batch_invariant: bool = False,
+        backend: Backend = CPU,
+        capture: Capture | None = None,
+    ) -> None:
+        if batch_invariant:
+            decoder = replace(decoder, row_tile=INVARIANT_ROWS)
+        elif backend.is_paged:
+            decoder = with_fused_layers(decoder, backend.impl)
+        self.decoder = decoder
         self.cache = cache
         self.sampler = sampler
+        self._steps: Steps
+        if backend.is_paged:
+            self._steps = PagedSteps(decoder, cache, backend, batch_invariant=batch_invariant, capture=capture)
+        else:
+            self._steps = RequestSteps(decoder, cache, batch_invariant=batch_invariant)
+
+    def plan(self, output: ScheduleOutput) -> Work[StepBatch]:
+        """The step's moves and its batch; on rank 0 only."""
+        moves = _moves(output)
+        if not output.requests:
+            return Work(moves, None)
+        waits = bool(output.swap_out or output.swap_in) or self.cache.transfers.are_pending
+        return Work(moves, self._steps.plan(output), frozenset(touched_frames(output)) if waits else None)
 
     @torch.inference_mode()
     def execute(self, output: ScheduleOutput) -> list[Sampled]:
         """Run one step. One result per request with `samples`, in their order."""
-        work = plan_work(output, self.cache.layout.block_size)
+        work = self.plan(output)
         return self.sample(work, self.compute(work))
 
     @torch.inference_mode()
-    def compute(self, work: Work) -> Tensor | None:
+    def compute(self, work: Work[StepBatch]) -> Tensor | None:
         """Moves, then activations `[T, D]` of the batch; None when there is nothing to compute."""
         self._move(work.moves)
-        return None if work.batch is None else self.hidden(work.batch)
+        if work.batch is None:
+            return None
+        self.cache.make_ready(work.touched)
+        return self.hidden(work.batch)
 
     @torch.inference_mode()
-    def sample(self, work: Work, hidden_TD: Tensor | None) -> list[Sampled]:
+    def sample(self, work: Work[StepBatch], hidden_TD: Tensor | None) -> list[Sampled]:
         """The next token of every request whose last known token was in the step."""
         if work.batch is None or hidden_TD is None or not work.batch.sampled:
             return []
-        logits_SV = self.decoder.logits(hidden_TD[work.batch.sample_rows_S])
+        logits_SV = self.decoder.logits(hidden_TD[work.batch.sample_rows_S.to(hidden_TD.device)])
         return self.sampler.sample(logits_SV, work.batch.sampled)
 
-    def hidden(self, batch: Batch) -> Tensor:
+    def hidden(self, batch: StepBatch) -> Tensor:
         """Activations `[T, D]` of every row of the batch, before the final norm."""
-        return self.decoder.hidden(batch.token_ids_T, batch.positions_T, self._attention(self.cache, batch))
+        return self._steps.hidden(batch)
 
     def _move(self, moves: FrameMoves) -> None:
         """Copies in the order that `scheduling.output` prescribes."""
@@ -85,3 +123,15 @@ class ModelRunner:
             self.cache.swap_in([m.slot for m in moves.swap_in], [m.frame for m in moves.swap_in])
         if moves.copy:
             self.cache.copy([m.source for m in moves.copy], [m.target for m in moves.copy])
+
+
+def _moves(output: ScheduleOutput) -> FrameMoves:
+    return FrameMoves(output.swap_out, output.demote, output.swap_in, output.copy)
+
+
+def touched_frames(output: ScheduleOutput) -> Iterator[int]:
+    """Frames that the computation of a step reads or writes."""
+    for request in output.requests:
+        yield from (group.frame for group in request.context)
+        for write in request.writes:
+            yield from write.frames
