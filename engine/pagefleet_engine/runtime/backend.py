@@ -99,5 +99,5 @@ def _check(wanted: str | None, gpus: tuple[str, ...], machine: Machine, num_rank
         raise StartupError(f"{BACKEND_VARIABLE}={wanted}: this machine has no NVIDIA GPU; leave it unset")
     if gpus and num_ranks > len(gpus):
         raise StartupError(
-            f"--tensor-parallel-size {num_ranks}: GPUs on this machine: {len(gpus)}; use that, or {leave}"
+            f"--tensor-parallel-size {num_ranks}: GPUs on this machine: {len(gpus)}; use at most that, or {leave}"
         )
