@@ -34,6 +34,7 @@ from pagefleet_engine.server.control.start_file import precisions_in_use, read_s
 from pagefleet_engine.text.open import open_tokenizer
 from pagefleet_engine.weights.checkpoint import Checkpoint
 from pagefleet_engine.weights.loader import WHOLE, open_checkpoint
+from pagefleet_engine.weights.resolve import resolve_model
 from pagefleet_kernels.layout import FrameLayout
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,9 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
     """Load everything and warm up. Blocking; takes seconds. Raises `StartupError`."""
     began = time.monotonic()
     torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))
-    checkpoint = open_checkpoint(arguments.model)
+    found = resolve_model(arguments.model)
+    arguments = replace(arguments, model=found.path)
+    checkpoint = open_checkpoint(found.path)
     tokenizer = open_tokenizer(checkpoint)
     plan = plan_runner(arguments, checkpoint.config, tokenizer.eos_token_ids, available_bytes())
     layout = plan.layout(checkpoint.config, Shard(size=arguments.tensor_parallel_size))
@@ -75,7 +78,7 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
     )
     names = arguments.served_model_name
     info = ModelInfo(
-        id=names[0] if names else os.path.basename(checkpoint.source),
+        id=names[0] if names else found.hub_name or os.path.basename(checkpoint.source),
         max_model_len=plan.num_positions,
         vocab_size=checkpoint.config.vocab_size,
         eos_token_ids=tokenizer.eos_token_ids,

@@ -29,7 +29,7 @@ def _flag(default: Any, help_text: str, *, low: float | None = None, high: float
 class EngineArguments:
     """Everything an engine is started with. Sizes are bytes, lengths are tokens."""
 
-    model: str = field(metadata={"help": "a GGUF file, or a folder with a model in it"})
+    model: str = field(metadata={"help": "a GGUF file, a folder with a model in it, or owner/name on a hub"})
     served_model_name: tuple[str, ...] = _flag((), "names that clients may use; the first is the model's id")
     host: str = _flag("0.0.0.0", "address to listen on")
     port: int = _flag(API_PORT, "port of the OpenAI-compatible API", low=1, high=65535)

@@ -16,6 +16,7 @@ from pagefleet_engine.layers.rope import RotaryTable
 from pagefleet_engine.models.llama import Decoder, DecoderLayer
 from pagefleet_engine.weights.checkpoint import Checkpoint, expected_shapes
 from pagefleet_engine.weights.gguf_checkpoint import GgufCheckpoint
+from pagefleet_engine.weights.resolve import exists
 from pagefleet_engine.weights.safetensors_checkpoint import SafetensorsCheckpoint
 
 WHOLE = Shard()
@@ -29,7 +30,7 @@ def open_checkpoint(model: str) -> Checkpoint:
     Raises `StartupError`.
     """
     path = Path(model)
-    if not path.exists():
+    if not exists(model):
         raise StartupError(f"--model {model}: no such file or folder")
     if not path.is_dir():
         return GgufCheckpoint(path)

@@ -8,20 +8,20 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pagefleet_engine.errors import StartupError
+from pagefleet_engine.weights.choice import weight_files
 from pagefleet_engine.weights.hf_config import read_hf_config
 
 
 class SafetensorsCheckpoint:
-    """All `*.safetensors` files of a folder; tensors are read when asked for."""
+    """The `*.safetensors` files of a folder; tensors are read when asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = read_hf_config(folder)
-        self._files = sorted(folder.glob("*.safetensors"))
         self._home: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        for file in self._files:
-            self._index(file)
+        for name in weight_files([path.name for path in folder.glob("*.safetensors")]):
+            self._index(folder / name)
         if self.config.tied_embeddings:
             # Some writers repeat the embedding as the head.
             self.shapes.pop("lm_head.weight", None)
