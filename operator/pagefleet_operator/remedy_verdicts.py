@@ -74,8 +74,8 @@ def judge_limited(spec: LLMServiceSpec, view: ControlView | None) -> Verdict:
 
 def judge_tuning(spec: LLMServiceSpec, view: ControlView | None) -> Verdict:
     """Whether the operator moves the running cap."""
-    if spec.tuning.mode is Mode.AUTO and view is not None and view.troubles:
-        return Verdict(UNKNOWN, Reason.ENGINE_UNREACHABLE, "; ".join(view.troubles))
+    if spec.tuning.mode is Mode.AUTO and view is not None and view.unset:
+        return Verdict(UNKNOWN, Reason.ENGINE_NOT_SET, "; ".join(view.unset))
     return _judge_mode(spec.tuning.mode, "spec.tuning.mode")
 
 

@@ -137,6 +137,8 @@ class Reason(StrEnum):
     """Every serving engine was measured within the last seconds."""
     ENGINE_UNREACHABLE = "EngineUnreachable"
     """An engine did not answer the operator. Look at the pod, and at NetworkPolicies between them."""
+    ENGINE_NOT_SET = "EngineNotSet"
+    """An engine could not be set to the wanted cap, length or routes; that is tried again every few seconds."""
     FOREIGN_AUTOSCALER = "ForeignAutoscaler"
     """Another autoscaler has this service as its target, so the operator leaves the replicas alone. Remove one."""
     REPLICA_LIMIT = "ReplicaLimit"

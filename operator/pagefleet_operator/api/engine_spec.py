@@ -6,19 +6,22 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
+from pagefleet_engine.contract.hub import URI_PATTERN
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_operator.api.base import ApiModel, Format, Rule
 from pagefleet_operator.api.model_uri import is_model_uri
 from pagefleet_operator.api.scalars import MemoryShare, PoolSize, Quantity, ServedName, matching
 
 _URI: Final = (
-    r"^(file://(/[^/\s?#]+)+/?|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/[^/\s?#]+)*/?|(hf|oci)://[^/\s?#]+(/[^/\s?#]+)+)$"
+    r"^(file://(/[^/\s?#]+)+/?|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/[^/\s?#]+)*/?|oci://[^/\s?#]+(/[^/\s?#]+)+|"
+    rf"{URI_PATTERN})$"
 )
+_DOUBLED: Final = r"^hf://([^/]+/)?[^/@]*(--|\.\.)"  # hubs have no such names
 ModelUri = Annotated[
     str,
     Field(min_length=1, max_length=512),
     Format(
-        cel=rf"self.matches(r'{_URI}') && !self.matches(r'/\.\.?(/|$)')",
+        cel=rf"self.matches(r'{_URI}') && !self.matches(r'/\.\.?(/|$)') && !self.matches(r'{_DOUBLED}')",
         message="must be file:///path, pvc://claim/path, hf://owner/name or oci://registry/name, "
         "without spaces and without .. in the path",
         holds=is_model_uri,
@@ -40,7 +43,8 @@ class ModelSpec(ApiModel):
 
     uri: ModelUri
     """Where the model is: `file:///path` in the engine image or on a volume of `pod.volumes`, `pvc://claim/path` on a
-    PersistentVolumeClaim of the same namespace (mounted read-only), `hf://owner/name`, `oci://registry/name`."""
+    PersistentVolumeClaim of the same namespace (mounted read-only), `hf://owner/name`, `hf://owner/name@revision` or
+    `hf://owner/name/file.gguf` on a hub, from which every pod downloads it when it starts, `oci://registry/name`."""
     name: ServedName
     """The model's name in the API."""
 

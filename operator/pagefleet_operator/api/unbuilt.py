@@ -27,16 +27,16 @@ class Unbuilt:
     asks_for_it: Callable[[LLMServiceSpec], bool]
 
 
-def _is_remote(spec: LLMServiceSpec) -> bool:
-    return parse_model_uri(spec.model.uri).scheme not in (ModelScheme.FILE, ModelScheme.PVC)
+def _is_in_a_registry(spec: LLMServiceSpec) -> bool:
+    return parse_model_uri(spec.model.uri).scheme is ModelScheme.OCI
 
 
 UNBUILT: Final = (
     Unbuilt(
         path="model.uri",
-        what="fetching models from a hub or registry",
-        remedy="use a file:// or pvc:// URI",
-        asks_for_it=_is_remote,
+        what="fetching models from an oci:// registry",
+        remedy="use a file://, pvc:// or hf:// URI",
+        asks_for_it=_is_in_a_registry,
     ),
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -52,6 +53,7 @@ class ControlLoop:
     random: Callable[[], float]
     settings: LoopSettings = field(default_factory=LoopSettings)
     _states: dict[Key, ServiceState] = field(default_factory=dict)
+    _unset: dict[Key, dict[str, str]] = field(default_factory=dict)
     _hinted: set[Key] = field(default_factory=set)
     _hint: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -64,6 +66,7 @@ class ControlLoop:
         while True:
             await self.look_at(list(self.fleets.observations))
             self._forget()
+            self._count_holds()
             jitter = 1 + JITTER * (2 * self.random() - 1)
             await self._pause(self.settings.look_every_s * jitter)
 
@@ -103,12 +106,13 @@ class ControlLoop:
         scrapes = dict(zip([pod.name for pod in pods], await asyncio.gather(*map(self._scrape, pods)), strict=True))
         now = Moment(self.monotonic(), self.clock())
         foreign = await self.autoscalers.find(key, now.monotonic) if spec.autoscaling is not None else None
-        hints = Hints(alert=self.alerts.take(key), foreign_autoscaler=foreign)
+        unset = self._unset.get(key, {})
+        hints = Hints(alert=self.alerts.take(key), foreign_autoscaler=foreign, unset=unset)
         state = self._states.get(key) or begin(observed, spec, now)
         looked = step(state, observed, spec, scrapes, now, self.settings, hints)
         self._states[key] = looked.state
         self._tell(key, state, looked.state)
-        await self._set(observed, looked.targets)
+        self._unset[key] = await self._set(observed, looked.targets)
 
     async def _scrape(self, pod: PodObservation) -> Readings | ScrapeFailed:
         async with self._slots:
@@ -132,21 +136,34 @@ class ControlLoop:
             self.fleets.views[key] = after.view
             self.wake(key)
 
-    async def _set(self, observed: Observation, targets: Mapping[str, Target]) -> None:
-        await asyncio.gather(*(self._set_one(pod, targets[pod.name]) for pod in observed.pods if pod.name in targets))
+    async def _set(self, observed: Observation, targets: Mapping[str, Target]) -> dict[str, str]:
+        """Why each pod that could not be set could not."""
+        pods = [pod for pod in observed.pods if pod.name in targets]
+        answers = await asyncio.gather(*(self._set_one(pod, targets[pod.name]) for pod in pods))
+        return {pod.name: trouble for pod, trouble in zip(pods, answers, strict=True) if trouble is not None}
 
-    async def _set_one(self, pod: PodObservation, target: Target) -> None:
+    async def _set_one(self, pod: PodObservation, target: Target) -> str | None:
         async with self._slots:
             trouble = await self._setter.bring(_engine(pod), EngineStart(uid=pod.uid, restarts=pod.restarts), target)
         if trouble is not None:
             logger.warning("%s: its configuration was not changed: %s", pod.name, trouble)
+        return trouble
 
     def _forget(self) -> None:
         """What is gone needs no memory."""
         for key in self._states.keys() - self.fleets.observations.keys():
             del self._states[key]
+            self._unset.pop(key, None)
         uids = {pod.uid for observed in self.fleets.observations.values() for pod in observed.pods}
         self._setter.keep_only(uids)
+
+    def _count_holds(self) -> None:
+        """Services by what they hold, for the metric; a hold of several pods counts once."""
+        views = [state.view for state in self._states.values() if state.view is not None]
+        held = Counter(kind for view in views for kind in {(hold.remedy, hold.reason) for hold in view.holds})
+        self.metrics.holds.clear()
+        for (remedy, reason), number in held.items():
+            self.metrics.holds.labels(remedy=remedy, reason=reason).set(number)
 
 
 def _engine(pod: PodObservation) -> EnginePod:

@@ -55,6 +55,7 @@ class Hints:
 
     alert: str | None = None
     foreign_autoscaler: str | None = None
+    unset: Mapping[str, str] = field(default_factory=dict)  # pod -> why it could not be set after the last look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ def step(
         for window in windows.values()
         if (value := _gauge(window, Metric.KV_CACHE_USAGE, now.monotonic)) is not None
     ]
-    in_flight = sum(pod.in_flight or 0 for pod in _pod_views(windows, now.monotonic).values())
+    in_flight = sum(pod.in_flight or 0 for pod in _pod_views(windows, now.monotonic, {}).values())
     routes = look_at_routes(spec, memories, windows.values(), usage, in_flight, now)
     new = (*outlook.decisions, *resets, *routes.decisions)
     after = replace(
@@ -115,7 +116,7 @@ def step(
         reset_done=observed.reset_precision or state.reset_done,
         last_change=_last_change(new) or state.last_change,
     )
-    after = _publish(after, _view(after, spec, fleet, outlook, routes), now)
+    after = _publish(after, _view(after, spec, fleet, outlook, routes, hints), now)
     return Looked(state=after, targets=_targets(observed, spec, outlook, routes))
 
 
@@ -172,7 +173,12 @@ def _fleet_view(
 
 
 def _view(
-    state: ServiceState, spec: LLMServiceSpec, fleet: FleetView, outlook: Outlook, routes: RoutesOutlook
+    state: ServiceState,
+    spec: LLMServiceSpec,
+    fleet: FleetView,
+    outlook: Outlook,
+    routes: RoutesOutlook,
+    hints: Hints,
 ) -> ControlView:
     """What the reconcile gets to see of this look."""
     load, usage = measure(state.windows.values(), fleet.now_s)
@@ -185,7 +191,7 @@ def _view(
         cap=outlook.start_cap or spec.engine.max_num_seqs.initial_cap,
         max_model_len=outlook.max_model_len or spec.engine.max_model_len,
         last_change=state.last_change,
-        pods=_pod_views(state.windows, fleet.now_s),
+        pods=_pod_views(state.windows, fleet.now_s, hints.unset),
         load=load,
         kv_usage=usage,
         routes=routes.statuses,
@@ -198,11 +204,11 @@ def _view(
     )
 
 
-def _pod_views(windows: Mapping[str, PodWindow], now_s: float) -> dict[str, PodView]:
-    return {name: _pod_view(window, now_s) for name, window in windows.items()}
+def _pod_views(windows: Mapping[str, PodWindow], now_s: float, unset: Mapping[str, str]) -> dict[str, PodView]:
+    return {name: _pod_view(window, now_s, unset.get(name)) for name, window in windows.items()}
 
 
-def _pod_view(window: PodWindow, now_s: float) -> PodView:
+def _pod_view(window: PodWindow, now_s: float, unset: str | None) -> PodView:
     cap = _gauge(window, Metric.CAP, now_s)
     parts = (Metric.REQUESTS_RUNNING, Metric.REQUESTS_WAITING, Metric.REQUESTS_SWAPPED)
     counts = [_gauge(window, metric, now_s) for metric in parts]
@@ -211,6 +217,7 @@ def _pod_view(window: PodWindow, now_s: float) -> PodView:
         cap=None if cap is None else int(cap),
         in_flight=sum(known) if len(known) == len(parts) else None,
         trouble=window.failed.why if window.failed else None,
+        unset=unset,
     )
 
 

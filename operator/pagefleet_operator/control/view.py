@@ -20,7 +20,8 @@ class PodView:
 
     cap: int | None = None  # as its engine reports it
     in_flight: int | None = None  # running, waiting and swapped requests
-    trouble: str | None = None  # why its engine could not be measured or set, if it could not
+    trouble: str | None = None  # why its engine could not be measured, if it could not
+    unset: str | None = None  # why it could not be set to what is wanted; tried again at every look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class ControlView:
         return (
             *(self.start, self.replicas, self.cap, self.max_model_len, self.decisions, self.reset_done),
             self.foreign_autoscaler,
-            [(name, pod.cap, pod.trouble is None) for name, pod in sorted(self.pods.items())],
+            [(name, pod.cap, pod.trouble is None, pod.unset is None) for name, pod in sorted(self.pods.items())],
             [(route.name, route.state, route.kv_precision) for route in self.routes],
             [(name, fact.status, fact.reason) for name, fact in sorted(self.facts.items())],
             sorted({(hold.remedy, hold.reason) for hold in self.holds}),
@@ -56,8 +57,13 @@ class ControlView:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Pods that could not be measured or set, with why."""
+        """Pods that could not be measured, with why."""
         return tuple(f"{name}: {pod.trouble}" for name, pod in sorted(self.pods.items()) if pod.trouble)
+
+    @property
+    def unset(self) -> tuple[str, ...]:
+        """Pods that could not be set to what is wanted, with why."""
+        return tuple(f"{name}: {pod.unset}" for name, pod in sorted(self.pods.items()) if pod.unset)
 
 
 def desired_replicas(spec: LLMServiceSpec, before: int | None, view: ControlView | None) -> int:

@@ -43,7 +43,7 @@ def engine_arguments(spec: LLMServiceSpec) -> EngineArguments:
     engine, cache = spec.engine, spec.engine.kv_cache
     cap = engine.max_num_seqs.initial_cap
     return EngineArguments(
-        model=model_path(spec.model.uri),
+        model=model_argument(spec.model.uri),
         served_model_name=(spec.model.name, *sorted(route.model for route in spec.routes)),
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs.max,
@@ -62,9 +62,14 @@ def engine_arguments(spec: LLMServiceSpec) -> EngineArguments:
     )
 
 
-def model_path(uri: str) -> str:
-    """Where the engine container finds the model. Schemes that need a download are refused before this."""
+def model_argument(uri: str) -> str:
+    """Where the engine finds the model: a path in its container, or a name on a hub, which it downloads itself.
+
+    Registries are refused before this.
+    """
     source = parse_model_uri(uri)
+    if source.scheme is ModelScheme.HF:
+        return uri
     if source.scheme is ModelScheme.PVC:
         return MODEL_MOUNT + source.path.rstrip("/")
     return source.path

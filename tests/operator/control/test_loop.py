@@ -186,6 +186,20 @@ async def test_a_refused_change_is_tried_again(world):
     assert only(world.engines).config.cap == 32
     await world.look()
     assert only(world.engines).config.cap == 15
+    status, reason, message = await world.condition("TuningActive")
+    assert (status, reason) == ("Unknown", "EngineNotSet")
+    assert message.endswith("pod x: no answer")
+    await world.look()
+    assert await world.condition("TuningActive") == ("True", "AsExpected", "spec.tuning.mode is Auto.")
+
+
+async def test_holds_are_counted_by_service(world):
+    await world.make(**SCALED)
+    await world.look()
+    world.loop._count_holds()
+    assert (
+        world.registry.get_sample_value("pagefleet_operator_holds", {"remedy": "Tune", "reason": "MetricsMissing"}) == 1
+    )
 
 
 async def test_what_is_gone_is_forgotten(world):
