@@ -6,6 +6,7 @@ PAGEFLEET_DISCONNECTS=10000 makes it the long form (`make disconnects`).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 from typing import Any
@@ -18,6 +19,7 @@ from tests.engine.server.tiny import running_tiny_engine
 
 NUM_CLIENTS = int(os.environ.get("PAGEFLEET_DISCONNECTS", "150"))
 CONCURRENCY = 8
+STAY_TOKENS = 240
 
 # What a client asks for, besides its prompt.
 KINDS: list[dict[str, Any]] = [
@@ -48,34 +50,43 @@ async def leave(client: httpx.AsyncClient, rng: random.Random, engine) -> None:
         assert asking.result().status_code == 200, asking.result().text
 
 
-async def stay(client: httpx.AsyncClient, prompt: str, leaving: asyncio.Future[Any]) -> None:
-    """A client that is served to the end, again and again; three of them want twice the frames that there are."""
-    body = {"prompt": prompt, "max_tokens": 120, "ignore_eos": True, "priority": 1}
-    while True:
+async def stay(client: httpx.AsyncClient, prompt: str, leaving: asyncio.Event) -> None:
+    """A client that is served to the end, again and again until the others have left."""
+    body = {"prompt": prompt, "max_tokens": STAY_TOKENS, "ignore_eos": True, "priority": 1}
+    while not leaving.is_set():
         reply = await client.post("/v1/completions", json=body)
-        assert (reply.status_code, reply.json()["usage"]["completion_tokens"]) == (200, 120)
-        if leaving.done():
-            return
+        assert (reply.status_code, reply.json()["usage"]["completion_tokens"]) == (200, STAY_TOKENS)
+
+
+async def leave_under_pressure(client: httpx.AsyncClient, engine) -> None:
+    """Enough clients leave, and somebody was preempted before the first of them and again meanwhile."""
+    while (before := (await settled(engine)).preemptions_total) == 0:
+        pass
+    rng = random.Random(11)
+    asked = itertools.count()
+
+    async def one_after_the_other() -> None:
+        while next(asked) < NUM_CLIENTS or engine.stats().preemptions_total == before:
+            await leave(client, rng, engine)
+
+    await asyncio.gather(*(one_after_the_other() for _ in range(CONCURRENCY)))
 
 
 async def test_nothing_stays_behind():
-    rng = random.Random(11)
+    """The three clients that stay need twice the frames that there are, so that somebody is always without."""
+    frames_of_one = -(-STAY_TOKENS // 16)
+    scheduling = {"num_frames": 3 * frames_of_one // 2, "num_host_frames": 16, "enable_prefix_caching": True}
     async with (
-        running_tiny_engine(
-            num_frames=48, num_host_frames=16, enable_prefix_caching=True, max_num_queued=1_000
-        ) as engine,
+        running_tiny_engine(**scheduling, max_num_queued=1_000) as engine,
         running_server(engine) as server,
         httpx.AsyncClient(base_url=server.url, timeout=60) as client,
     ):
-        clients = iter(range(NUM_CLIENTS))
-
-        async def one_after_the_other() -> None:
-            for _ in clients:
-                await leave(client, rng, engine)
-
-        leaving = asyncio.gather(*(one_after_the_other() for _ in range(CONCURRENCY)))
-        await asyncio.gather(*(stay(client, str(i), leaving) for i in range(3)))
-        await leaving
+        left = asyncio.Event()
+        staying = asyncio.gather(*(stay(client, str(i), left) for i in range(3)))
+        leaving = asyncio.create_task(leave_under_pressure(client, engine))
+        await asyncio.wait({leaving, staying}, return_when=asyncio.FIRST_COMPLETED)
+        left.set()
+        await asyncio.gather(leaving, staying)
         await server.service.lifecycle.wait_idle()
         stats = await settled(engine)
         scheduler = engine._core.scheduler
@@ -84,3 +95,4 @@ async def test_nothing_stays_behind():
         assert (stats.kv_usage, stats.cpu_kv_usage, stats.has_work) == (0.0, 0.0, False)
         assert (stats.frames["open"], stats.frames["in_transfer"]) == (0, 0)
         assert scheduler.stats().counters.forks > 0
+        assert stats.swaps_total > 0
