@@ -67,9 +67,9 @@ def create(kube, namespace):
 
 REFUSED = {
     "not-built": (
-        {"model": VALID["spec"]["model"] | {"uri": "hf://owner/name"}},
+        {"model": VALID["spec"]["model"] | {"uri": "oci://registry.example/name"}},
         "NotBuilt",
-        "spec.model.uri: fetching models from a hub or registry is not built yet: use a file:// or pvc:// URI",
+        "spec.model.uri: fetching models from an oci:// registry is not built yet: use a file://, pvc:// or hf:// URI",
     ),
     "unknown-flag": (
         {"engine": VALID["spec"]["engine"] | {"extraArgs": ["--max-model-length=4"]}},

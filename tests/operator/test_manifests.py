@@ -103,6 +103,33 @@ def test_extra_arguments_that_are_refused(extra, message):
         container_args(spec)
 
 
+def test_a_model_on_a_hub_is_the_engines_to_fetch_into_a_folder_it_can_write():
+    spec = spec_of(model={"uri": "hf://owner/name@v1", "name": "n"})
+    rendered = render_pod(spec, "smollm2")
+    assert rendered["containers"][0]["args"][:2] == ["--model", "hf://owner/name@v1"]
+    assert environment()["HOME"] == "/tmp"
+    assert {"name": "pagefleet-scratch", "mountPath": "/tmp"} in rendered["containers"][0]["volumeMounts"]
+    assert [volume["name"] for volume in rendered["volumes"] if "persistentVolumeClaim" in volume] == []
+
+
+HUB = {
+    "env": [
+        {"name": "HF_HOME", "value": "/models"},
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+    ],
+    "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+    "volumeMounts": [{"name": "models", "mountPath": "/models"}],
+}
+
+
+def test_what_comes_from_a_hub_may_be_kept_on_a_claim_and_fetched_with_a_token():
+    container = render_pod(spec_of(model={"uri": "hf://owner/name", "name": "n"}, pod=HUB), "smollm2")["containers"][0]
+    assert {"readOnly": False} | HUB["volumeMounts"][0] in container["volumeMounts"]
+    env = {variable["name"]: variable for variable in container["env"]}
+    assert env["HF_HOME"]["value"] == "/models"
+    assert env["HF_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "hub", "key": "token", "optional": False}
+
+
 def environment(**pod):
     container = render_pod(spec_of(pod=pod), "smollm2")["containers"][0]
     return {variable["name"]: variable.get("value") for variable in container["env"]}

@@ -114,9 +114,9 @@ INVALID = {
         "spec.rollout: maxSurge and maxUnavailable must not both be 0: no pod could ever be replaced",
     ),
     "a field that is not built": (
-        {"model": {"uri": "hf://owner/name", "name": "smollm2"}},
+        {"model": {"uri": "oci://registry.example/name", "name": "smollm2"}},
         "NotBuilt",
-        "spec.model.uri: fetching models from a hub or registry is not built yet: use a file:// or pvc:// URI",
+        "spec.model.uri: fetching models from an oci:// registry is not built yet: use a file://, pvc:// or hf:// URI",
     ),
 }
 

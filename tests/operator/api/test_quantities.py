@@ -83,6 +83,7 @@ URIS = {
     "pvc://claim": ModelSource(scheme=ModelScheme.PVC, authority="claim", path="/"),
     "pvc://claim/a/b.gguf": ModelSource(scheme=ModelScheme.PVC, authority="claim", path="/a/b.gguf"),
     "hf://owner/name": ModelSource(scheme=ModelScheme.HF, authority="owner", path="name"),
+    "hf://owner/name@v1/a.gguf": ModelSource(scheme=ModelScheme.HF, authority="owner", path="name@v1/a.gguf"),
     "oci://r.example:5000/a/b:1": ModelSource(scheme=ModelScheme.OCI, authority="r.example:5000", path="a/b:1"),
 }
 
@@ -93,6 +94,7 @@ def test_model_uris(uri, expected):
 
 
 NO_URIS = ["", "models/a", "file://", "file:///", "file://host", "file:////a", "pvc://", "pvc://Claim", "hf://name"]
+NO_URIS += ["hf://a/b/c", "hf://a--b/c", "hf://a/b@", "hf://a/b@v/../c.gguf", "hf://ä/b", "hf://a/b\n"]
 
 
 @pytest.mark.parametrize("uri", [*NO_URIS, "s3://a/b", "file:///a/../b", "file:///a b", "pvc://c/./d", "file:///a\n"])

@@ -9,11 +9,13 @@ from pagefleet_operator.api.fields import leaves
 from pagefleet_operator.api.unbuilt import UNBUILT, unbuilt_fields
 from pagefleet_operator.api.validation import validate
 
-FETCHING = "spec.model.uri: fetching models from a hub or registry is not built yet: use a file:// or pvc:// URI"
+FETCHING = (
+    "spec.model.uri: fetching models from an oci:// registry is not built yet: use a file://, pvc:// or hf:// URI"
+)
 
 # sentence → (model URI, problems)
 CASES = {
-    "a hub": ("hf://owner/name", [FETCHING]),
+    "a hub": ("hf://owner/name", []),
     "a registry": ("oci://registry.example/models/tiny", [FETCHING]),
     "a file": ("file:///models/tiny", []),
     "a volume": ("pvc://models/tiny", []),
