@@ -35,7 +35,13 @@ def diary(kube, operator, namespace, built_images):
 
 def test_twenty_chats_are_answered_from_a_pool_that_holds_fewer(kube, diary, namespace, built_images):
     bodies = [
-        {"model": NAME, "messages": [{"role": "user", "content": question}], "max_tokens": 64, "temperature": 0}
+        {
+            "model": NAME,
+            "messages": [{"role": "user", "content": question}],
+            "max_tokens": 128,
+            "ignore_eos": True,
+            "temperature": 0,
+        }
         for question in QUESTIONS
     ]
     orders = Orders(
