@@ -61,6 +61,10 @@ class ModelInfo:
     longest_kv: Mapping[Precision, int] | None = None
     """Precisions that the engine can keep KV in, and how many tokens of one request the whole pool holds in each;
     None: all of them, at any length."""
+    attention_backend: str = "reference"
+    """What computes attention: triton or reference."""
+    device: str = "cpu"
+    """Name of the device that the model runs on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

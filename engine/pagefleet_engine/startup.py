@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,7 +23,10 @@ from pagefleet_engine.errors import StartupError
 from pagefleet_engine.layers.parallel import Shard
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.request import FinishReason, Request, SamplingParams
-from pagefleet_engine.runtime.executor import Executor, LocalExecutor
+from pagefleet_engine.runtime.backend import CPU, Backend, choose_backend
+from pagefleet_engine.runtime.cuda import find_machine
+from pagefleet_engine.runtime.device_memory import PoolShare
+from pagefleet_engine.runtime.executor import LocalExecutor
 from pagefleet_engine.runtime.host import available_bytes, usable_cores
 from pagefleet_engine.runtime.loading import RunnerPlan, load_runner, make_runner
 from pagefleet_engine.runtime.ranks import RanksExecutor
@@ -59,22 +62,27 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
     arguments = replace(arguments, model=found.path)
     checkpoint = open_checkpoint(found.path)
     tokenizer = open_tokenizer(checkpoint)
-    plan = plan_runner(arguments, checkpoint.config, tokenizer.eos_token_ids, available_bytes())
+    backend = find_backend(arguments, os.environ)
+    plan = plan_runner(arguments, checkpoint.config, tokenizer.eos_token_ids, available_bytes(), backend)
     layout = plan.layout(checkpoint.config, Shard(size=arguments.tensor_parallel_size))
+    executor = start_executor(plan, checkpoint, arguments.tensor_parallel_size)
+    plan = replace(plan, num_frames=executor.num_frames)
     core = EngineCore(
         Scheduler(scheduler_config(arguments, plan, checkpoint.source), layout),
-        start_executor(plan, checkpoint, arguments.tensor_parallel_size),
+        executor,
         vocab_size=checkpoint.config.vocab_size,
         monotonic_s=time.monotonic,
     )
     warm_up(core)
     log.info(
-        "%s ready after %.1f s: %d frames of %d bytes, context %d tokens",
+        "%s ready after %.1f s: %d frames of %d bytes, context %d tokens, attention by %s on %s",
         checkpoint.source,
         time.monotonic() - began,
         plan.num_frames,
         layout.frame_bytes,
         plan.num_positions,
+        backend.attention,
+        backend.device_name,
     )
     names = arguments.served_model_name
     info = ModelInfo(
@@ -84,14 +92,34 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
         eos_token_ids=tokenizer.eos_token_ids,
         precision=arguments.kv_cache_dtype,
         longest_kv=longest_kv(plan, layout),
+        attention_backend=backend.attention,
+        device=backend.device_name,
     )
     return BuiltEngine(core=core, model_info=info, tokenizer=tokenizer)
 
 
+def find_backend(arguments: EngineArguments, environ: Mapping[str, str]) -> Backend:
+    """What this machine offers these arguments. Raises `StartupError`."""
+    return choose_backend(
+        environ,
+        find_machine(environ),
+        num_ranks=arguments.tensor_parallel_size,
+        batch_invariant=arguments.batch_invariant,
+        dtype=_DTYPES[arguments.dtype],
+    )
+
+
 def plan_runner(
-    arguments: EngineArguments, config: ModelConfig, eos_token_ids: tuple[int, ...], free_bytes: int
+    arguments: EngineArguments,
+    config: ModelConfig,
+    eos_token_ids: tuple[int, ...],
+    free_bytes: int,
+    backend: Backend = CPU,
 ) -> RunnerPlan:
-    """Sizes of the runner on every rank, from the arguments and the memory there is. Raises `StartupError`."""
+    """Sizes of the runner on every rank, from the arguments and the host memory there is. Raises `StartupError`.
+
+    On a GPU the pool takes a share of the device, which ranks measure once their weights are there (`share`).
+    """
     size, swap = arguments.tensor_parallel_size, swap_bytes(arguments, free_bytes)
     dtype = _DTYPES[arguments.dtype]
     max_model_len = resolve_max_model_len(arguments, config)
@@ -107,16 +135,17 @@ def plan_runner(
         seed=arguments.seed,
         eos_token_ids=eos_token_ids,
         batch_invariant=arguments.batch_invariant,
+        backend=backend,
     )
     try:
         layout = plan.layout(config, Shard(size=size))
     except ValueError as error:
         raise StartupError(f"--tensor-parallel-size {size}: {error}") from error
-    return replace(
-        plan,
-        num_frames=pool_frames(arguments, layout, plan.num_positions, (free_bytes - swap) // size, precisions),
-        num_host_frames=swap // size // layout.frame_bytes,
-    )
+    plan = replace(plan, num_host_frames=swap // size // layout.frame_bytes)
+    if backend.is_gpu and arguments.kv_cache_memory_bytes is None:
+        return replace(plan, share=pool_share(arguments, layout, max_model_len, precisions))
+    frames = pool_frames(arguments, layout, max_model_len, (free_bytes - swap) // size, precisions)
+    return replace(plan, num_frames=frames)
 
 
 def longest_kv(plan: RunnerPlan, layout: FrameLayout) -> dict[Precision, int]:
@@ -127,11 +156,36 @@ def longest_kv(plan: RunnerPlan, layout: FrameLayout) -> dict[Precision, int]:
     return {precision: sizes.longest(plan.num_frames, precision) + 1 for precision in kept}
 
 
-def start_executor(plan: RunnerPlan, checkpoint: Checkpoint, size: int) -> Executor:
+def pool_share(
+    arguments: EngineArguments, layout: FrameLayout, max_model_len: int, precisions: Collection[Precision]
+) -> PoolShare:
+    """The pool's share of a GPU, and the bounds of what it may come to."""
+    one, widest = widest_sequence(arguments, layout, max_model_len, precisions)
+    return PoolShare(
+        utilization=arguments.gpu_memory_utilization,
+        num_tokens=arguments.max_num_batched_tokens,
+        num_sequences=arguments.max_num_seqs,
+        max_model_len=max_model_len,
+        widest=widest,
+        least_frames=one,
+        most_frames=one * arguments.max_num_seqs,
+    )
+
+
+def widest_sequence(
+    arguments: EngineArguments, layout: FrameLayout, max_model_len: int, precisions: Collection[Precision]
+) -> tuple[int, Precision]:
+    """Frames of one sequence of the longest length in the precision that takes most, and that precision."""
+    used = {arguments.kv_cache_dtype, *precisions}
+    return max((GroupSizes(layout).peak_frames(max_model_len, precision), precision) for precision in used)
+
+
+def start_executor(plan: RunnerPlan, checkpoint: Checkpoint, size: int) -> LocalExecutor | RanksExecutor:
     """One process, or `size` of them. Raises `StartupError`."""
     if size == 1:
         return LocalExecutor(make_runner(plan, checkpoint, WHOLE, None))
-    return RanksExecutor(partial(load_runner, plan), size, num_threads=max(1, torch.get_num_threads() // size))
+    threads = max(1, torch.get_num_threads() // size)
+    return RanksExecutor(partial(load_runner, plan), size, num_threads=threads, backend=plan.backend)
 
 
 def scheduler_config(arguments: EngineArguments, plan: RunnerPlan, model: str) -> SchedulerConfig:
@@ -184,9 +238,7 @@ def pool_frames(
     A share never takes more than every sequence of the capacity could fill. Raises `StartupError`, with the bytes it
     would take, when one sequence of `max_model_len` does not fit in one of `precisions`.
     """
-    sizes = GroupSizes(layout)
-    used = {arguments.kv_cache_dtype, *precisions}
-    one, widest = max((sizes.peak_frames(max_model_len, precision), precision) for precision in used)
+    one, widest = widest_sequence(arguments, layout, max_model_len, precisions)
     if arguments.kv_cache_memory_bytes is not None:
         frames = arguments.kv_cache_memory_bytes // layout.frame_bytes
         origin = f"--kv-cache-memory-bytes {arguments.kv_cache_memory_bytes}"

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.errors import StartupError
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_kernels.launch import MAX_SPLITS
 
@@ -42,8 +44,11 @@ class PoolShare:
     """Token budget of one step."""
     num_sequences: int
     """Capacity."""
+    max_model_len: int
+    widest: Precision
+    """The precision in which a sequence takes most frames."""
     least_frames: int
-    """What one sequence of the longest length takes."""
+    """What one sequence of the longest length takes in it."""
     most_frames: int
     """What all sequences of the capacity take together."""
 
@@ -57,6 +62,17 @@ def workspace_bytes(config: ModelConfig, share: PoolShare, num_precisions: int) 
     prefill = share.num_tokens * num_precisions
     decode = share.num_sequences * (num_precisions * MAX_SPLITS + 1)
     return part * max(prefill, decode)
+
+
+def check_frames(frames: int, share: PoolShare, frame_bytes: int) -> int:
+    """Frames of the pool, at most what all sequences can fill. Raises `StartupError` where not one of them fits."""
+    if frames < share.least_frames:
+        raise StartupError(
+            f"--gpu-memory-utilization {share.utilization:g} leaves {frames} frames beside the model and its largest "
+            f"batch, but one sequence of {share.max_model_len} tokens in {share.widest} takes {share.least_frames}: "
+            f"free {(share.least_frames - frames) * frame_bytes} bytes, or lower --max-model-len"
+        )
+    return min(frames, share.most_frames)
 
 
 def pool_bytes(memory: DeviceMemory, utilization: float, workspace: int) -> int:

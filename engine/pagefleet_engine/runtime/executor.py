@@ -25,6 +25,11 @@ class LocalExecutor:
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
 
+    @property
+    def num_frames(self) -> int:
+        """Frames of the pool."""
+        return self._runner.cache.num_frames
+
     def execute(self, output: ScheduleOutput) -> list[Sampled]:
         return self._runner.execute(output)
 

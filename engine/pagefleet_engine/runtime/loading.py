@@ -8,7 +8,12 @@ import torch
 
 from pagefleet_engine.layers.parallel import AllReduce, Shard
 from pagefleet_engine.models.config import ModelConfig
+from pagefleet_engine.runtime.backend import CPU, Backend
+from pagefleet_engine.runtime.cuda import device_parts
+from pagefleet_engine.runtime.device_memory import PoolShare, check_frames
 from pagefleet_engine.runtime.kv_cache import KvCache, frame_layout
+from pagefleet_engine.runtime.profiling import measured_frames
+from pagefleet_engine.runtime.ranks import least_over_ranks
 from pagefleet_engine.runtime.runner import ModelRunner
 from pagefleet_engine.runtime.sampler import Sampler
 from pagefleet_engine.weights.checkpoint import Checkpoint
@@ -29,6 +34,9 @@ class RunnerPlan:
     seed: int
     eos_token_ids: tuple[int, ...]
     batch_invariant: bool
+    backend: Backend = CPU
+    share: PoolShare | None = None
+    """Set where the pool is sized by measuring; `num_frames` says nothing then."""
 
     def layout(self, config: ModelConfig, shard: Shard) -> FrameLayout:
         """The frame on one rank. Raises ValueError for a model that cannot be divided so."""
@@ -42,7 +50,8 @@ def load_runner(plan: RunnerPlan, shard: Shard, all_reduce: AllReduce | None) ->
 
 def make_runner(plan: RunnerPlan, checkpoint: Checkpoint, shard: Shard, all_reduce: AllReduce | None) -> ModelRunner:
     """One rank's runner from an open checkpoint. Raises `StartupError`."""
-    device = torch.device("cpu")
+    device = plan.backend.device(shard.rank)
+    parts = device_parts(plan.backend, shard.rank)
     decoder = load_decoder(
         checkpoint,
         dtype=plan.dtype,
@@ -51,12 +60,26 @@ def make_runner(plan: RunnerPlan, checkpoint: Checkpoint, shard: Shard, all_redu
         shard=shard,
         all_reduce=all_reduce,
     )
+    layout = plan.layout(checkpoint.config, shard)
+    num_frames = plan.num_frames
+    if plan.share is not None and parts.probe is not None:
+        measured = measured_frames(decoder, layout, plan.share, parts.probe)
+        agreed = measured if all_reduce is None else least_over_ranks(measured, device)
+        num_frames = check_frames(agreed, plan.share, layout.frame_bytes)
     cache = KvCache(
-        plan.layout(checkpoint.config, shard),
-        num_frames=plan.num_frames,
+        layout,
+        num_frames=num_frames,
         num_host_frames=plan.num_host_frames,
         raw_dtype=plan.dtype,
         device=device,
+        lane=parts.lane,
+        pins_host=parts.pins_host,
     )
-    sampler = Sampler(seed=plan.seed, eos_token_ids=plan.eos_token_ids)
-    return ModelRunner(decoder, cache, sampler, batch_invariant=plan.batch_invariant)
+    return ModelRunner(
+        decoder,
+        cache,
+        Sampler(seed=plan.seed, eos_token_ids=plan.eos_token_ids),
+        batch_invariant=plan.batch_invariant,
+        backend=plan.backend,
+        capture=parts.capture,
+    )

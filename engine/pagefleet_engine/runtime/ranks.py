@@ -1,7 +1,7 @@
 """Several ranks behind the executor's Protocol: this process is rank 0, the others are its children.
 
 Every rank holds its share of the weights and of the KV heads; frame tables are the same everywhere. A step goes to each
-rank as one pickled message, ranks meet in the model's sums (`torch.distributed`, gloo on CPU), and rank 0 samples.
+rank as one pickled message, ranks meet in the model's sums (`torch.distributed`), and rank 0 samples.
 A rank that is lost ends the engine.
 """
 
@@ -22,6 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported
 
 from pagefleet_engine.errors import EngineError, StartupError
 from pagefleet_engine.layers.parallel import AllReduce, Shard
+from pagefleet_engine.runtime.backend import CPU, Backend
 from pagefleet_engine.runtime.runner import ModelRunner, Work
 from pagefleet_engine.runtime.sampler import Sampled
 from pagefleet_engine.runtime.steps import StepBatch
@@ -41,21 +42,21 @@ class RankLost(EngineError):
 class RanksExecutor:
     """`size` ranks. Raises `StartupError` when one of them does not come up."""
 
-    def __init__(self, make_runner: MakeRunner, size: int, *, num_threads: int = 1) -> None:
+    def __init__(self, make_runner: MakeRunner, size: int, *, num_threads: int = 1, backend: Backend = CPU) -> None:
         store = TCPStore("127.0.0.1", 0, size, is_master=True, timeout=_TIMEOUT, wait_for_workers=False)
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._children: list[BaseProcess] = []
         for rank in range(1, size):
             ours, theirs = context.Pipe()
-            arguments = (make_runner, Shard(rank=rank, size=size), store.port, num_threads, theirs)
+            arguments = (make_runner, Shard(rank=rank, size=size), store.port, num_threads, backend, theirs)
             child = context.Process(target=run_rank, args=arguments, name=f"rank-{rank}", daemon=True)
             child.start()
             theirs.close()
             self._pipes.append(ours)
             self._children.append(child)
         try:
-            join_group(store, Shard(rank=0, size=size))
+            join_group(store, Shard(rank=0, size=size), backend)
             self._runner = make_runner(Shard(rank=0, size=size), sum_over_ranks)
             for pipe in self._pipes:
                 pipe.recv_bytes()
@@ -100,12 +101,14 @@ class RanksExecutor:
         return None
 
 
-def run_rank(make_runner: MakeRunner, shard: Shard, port: int, num_threads: int, pipe: Connection) -> None:
+def run_rank(
+    make_runner: MakeRunner, shard: Shard, port: int, num_threads: int, backend: Backend, pipe: Connection
+) -> None:
     """A child's life: join, load, then one message per step until rank 0 closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when to end
     torch.set_num_threads(num_threads)
     store = TCPStore("127.0.0.1", port, shard.size, is_master=False, timeout=_TIMEOUT)
-    join_group(store, shard)
+    join_group(store, shard, backend)
     runner = make_runner(shard, sum_over_ranks)
     pipe.send_bytes(b"ready")
     while True:
@@ -117,9 +120,23 @@ def run_rank(make_runner: MakeRunner, shard: Shard, port: int, num_threads: int,
     dist.destroy_process_group()
 
 
-def join_group(store: TCPStore, shard: Shard) -> None:
-    """Every rank calls this once."""
-    dist.init_process_group("gloo", store=store, rank=shard.rank, world_size=shard.size, timeout=_TIMEOUT)
+def join_group(store: TCPStore, shard: Shard, backend: Backend) -> None:
+    """Every rank calls this once. GPUs meet by NCCL, CPUs by gloo."""
+    dist.init_process_group(
+        "nccl" if backend.is_gpu else "gloo",
+        store=store,
+        rank=shard.rank,
+        world_size=shard.size,
+        timeout=_TIMEOUT,
+        device_id=backend.device(shard.rank) if backend.is_gpu else None,
+    )
+
+
+def least_over_ranks(value: int, device: torch.device) -> int:
+    """The smallest of all ranks' values, the same on every rank."""
+    least = torch.tensor([value], dtype=torch.int64, device=device)
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    return int(least)
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:

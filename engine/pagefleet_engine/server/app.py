@@ -91,7 +91,8 @@ def _add_model_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/version")
     async def version() -> Response:
-        return JsonResponse({"version": _VERSION})
+        """What runs here; the backend is known once the model is loaded."""
+        return JsonResponse({"version": _VERSION} | service.backend)
 
 
 def _add_post(app: FastAPI, service: Service, path: str, endpoint: Endpoint, body: type[BaseModel]) -> None:

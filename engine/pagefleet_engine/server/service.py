@@ -66,6 +66,14 @@ class Service:
         return self._engine
 
     @property
+    def backend(self) -> dict[str, str]:
+        """What computes attention, and on which device; empty while there is no engine."""
+        if self._engine is None:
+            return {}
+        info = self._engine.model_info
+        return {"attention_backend": info.attention_backend, "device": info.device}
+
+    @property
     def routes(self) -> RouteTable:
         """Raises `ApiError` (503) while there is no engine."""
         if self._routes is None:

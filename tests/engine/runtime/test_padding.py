@@ -1,5 +1,6 @@
 """Padding rows of a decode step read and write nothing: same pool bytes, same activations of the real rows."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -38,13 +39,16 @@ def decode_step():
     return output, core._executor._runner.cache
 
 
-def computed(decode_step, backend, capture):
-    """Activations of the step, the pool after it, and the rows that were computed."""
+def computed(decode_step, backend, capture, *, sent=False):
+    """Activations of the step, the pool after it, and the rows that were computed; `sent` as another rank gets it."""
     output, before = decode_step
     cache = KvCache(before.layout, num_frames=before.num_frames)
     cache.pool.copy_(before.pool)
     runner = ModelRunner(DECODER, cache, Sampler(seed=0, eos_token_ids=()), backend=backend, capture=capture)
     work = runner.plan(output)
+    if sent:
+        work = pickle.loads(pickle.dumps(work._replace(batch=work.batch.without_sampling())))
+        assert work.batch.sampled == ()
     return runner.compute(work), cache.pool, work.batch.num_decodes
 
 
@@ -59,6 +63,13 @@ def test_a_padded_step_equals_one_that_is_not(decode_step, backend):
     changed = (pool != decode_step[1].pool).any(dim=1)
     assert 5 <= int(changed.sum()) <= 6
     assert bool((pool[~changed] == decode_step[1].pool[~changed]).all())
+
+
+def test_another_rank_computes_the_same_from_what_it_is_sent(decode_step):
+    want, pool, _ = computed(decode_step, REFERENCE, None)
+    got, other_pool, _ = computed(decode_step, REFERENCE, None, sent=True)
+    assert torch.equal(got, want)
+    assert torch.equal(other_pool, pool)
 
 
 def test_padding_rows_get_zeros_from_attention_and_see_none_of_the_poison(decode_step):
