@@ -5,15 +5,17 @@ Read at most once a minute for each namespace. KEDA's kind need not be there.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pagefleet_operator.api.v1alpha1 import KIND
 from pagefleet_operator.cluster import Cluster
-from pagefleet_operator.errors import ApiError, NotFoundError
+from pagefleet_operator.errors import ApiError, NotFoundError, OperatorError
 from pagefleet_operator.labels import Key
 from pagefleet_operator.resources import AUTOSCALER, SCALED_OBJECT
 
+logger = logging.getLogger(__name__)
 READ_EVERY_S: Final = 60.0
 
 
@@ -27,11 +29,14 @@ class Autoscalers:
     async def find(self, key: Key, now_s: float) -> str | None:
         """Kind and name of an autoscaler that has the service as its target.
 
-        Raises `UnreachableError`. Kinds that may not be read count as absent.
+        Kinds that may not be read count as absent. While the API server does not answer, what was found last counts.
         """
         read_s, targets = self._found.get(key.namespace, (None, {}))
         if read_s is None or now_s - read_s >= READ_EVERY_S:
-            targets = await self._read(key.namespace)
+            try:
+                targets = await self._read(key.namespace)
+            except OperatorError as error:
+                logger.warning("namespace %s: its autoscalers cannot be read: %s", key.namespace, error)
             self._found[key.namespace] = now_s, targets
         return targets.get(key.name)
 

@@ -25,7 +25,10 @@ class Fleets:
 
     def complete(self, key: Key, gathered: Gathered) -> Gathered:
         """What was read of a service, with what this process knows besides."""
-        return replace(gathered, control=self.views.get(key), public_keys=self.public_keys())
+        view = self.views.get(key)
+        if view is not None and view.uid != gathered.service["metadata"]["uid"]:
+            view = None  # of another service that had this name
+        return replace(gathered, control=view, public_keys=self.public_keys())
 
     def saw(self, observed: Observation) -> None:
         """Remember a service."""

@@ -108,7 +108,9 @@ class ControlLoop:
         foreign = await self.autoscalers.find(key, now.monotonic) if spec.autoscaling is not None else None
         unset = self._unset.get(key, {})
         hints = Hints(alert=self.alerts.take(key), foreign_autoscaler=foreign, unset=unset)
-        state = self._states.get(key) or begin(observed, spec, now)
+        state = self._states.get(key)
+        if state is None or state.uid != observed.owner.uid:
+            state = begin(observed, spec, now)
         looked = step(state, observed, spec, scrapes, now, self.settings, hints)
         self._states[key] = looked.state
         self._tell(key, state, looked.state)

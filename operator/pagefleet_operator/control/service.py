@@ -14,7 +14,7 @@ from pagefleet_operator.control.numbers import measure
 from pagefleet_operator.control.routes import RoutesOutlook, look_at_routes, reset_routes, restore_routes
 from pagefleet_operator.control.targets import Target
 from pagefleet_operator.control.view import ControlView, PodView, desired_replicas
-from pagefleet_operator.manifests.runtime import route_configs, runtime_start
+from pagefleet_operator.manifests.runtime import route_configs
 from pagefleet_operator.observe import Observation
 from pagefleet_operator.pods import PodObservation
 from pagefleet_operator.remedies.compose import look
@@ -37,6 +37,7 @@ PUBLISH_EVERY_S: Final = 30.0
 class ServiceState:
     """What is remembered of a service between two looks."""
 
+    uid: str  # of the service: one that is made again under the same name is another one
     memory: Memory
     routes: Mapping[str, RouteMemory]
     decisions: tuple[Decision, ...]  # newest first
@@ -70,6 +71,7 @@ def begin(observed: Observation, spec: LLMServiceSpec, now: Moment) -> ServiceSt
     """The state after a start of the operator, from what it wrote before."""
     status = observed.status
     return ServiceState(
+        uid=observed.owner.uid,
         memory=rebuild_memory(status),
         routes=restore_routes(spec, status, now),
         decisions=status.decisions,
@@ -184,9 +186,10 @@ def _view(
     load, usage = measure(state.windows.values(), fleet.now_s)
     next_steps = (*what_next(fleet, outlook.memory), *routes.next)
     return ControlView(
-        start=runtime_start(
-            spec, cap=outlook.start_cap, max_model_len=outlook.max_model_len, overrides=routes.overrides
-        ),
+        uid=state.uid,
+        start_cap=outlook.start_cap,
+        start_length=outlook.max_model_len,
+        overrides=routes.overrides,
         replicas=outlook.replicas,
         cap=outlook.start_cap or spec.engine.max_num_seqs.initial_cap,
         max_model_len=outlook.max_model_len or spec.engine.max_model_len,

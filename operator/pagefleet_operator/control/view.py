@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pagefleet_engine.contract.control import RuntimeStart
 from pagefleet_operator.api.remedy_spec import Mode
 from pagefleet_operator.api.status import Decision, LoadStatus, RouteStatus
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
+from pagefleet_operator.manifests.runtime import RouteOverride
 from pagefleet_operator.remedies.outlook import Hold
 from pagefleet_operator.remedies.precision.look import Fact
 
@@ -28,7 +28,10 @@ class PodView:
 class ControlView:
     """The latest look at a service. Numbers of load are coarse, and change at most every half minute."""
 
-    start: RuntimeStart  # what a pod made now should start with
+    uid: str = ""  # of the service
+    start_cap: int | None = None  # what a pod made now should start with; None: what the spec says
+    start_length: int | None = None
+    overrides: Mapping[str, RouteOverride] = field(default_factory=dict)  # route -> what was decided for it
     replicas: int | None = None  # None: the loop has no opinion
     cap: int | None = None  # what the engines are meant to have
     max_model_len: int | None = None
@@ -47,8 +50,8 @@ class ControlView:
     def essence(self) -> tuple[object, ...]:
         """What may not wait to be shown: everything but numbers that move all the time."""
         return (
-            *(self.start, self.replicas, self.cap, self.max_model_len, self.decisions, self.reset_done),
-            self.foreign_autoscaler,
+            *(self.start_cap, self.start_length, self.replicas, self.cap, self.max_model_len),
+            *(self.overrides, self.decisions, self.reset_done, self.foreign_autoscaler),
             [(name, pod.cap, pod.trouble is None, pod.unset is None) for name, pod in sorted(self.pods.items())],
             [(route.name, route.state, route.kv_precision) for route in self.routes],
             [(name, fact.status, fact.reason) for name, fact in sorted(self.facts.items())],

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from pagefleet_engine.contract.precision import Precision
-from pagefleet_operator.errors import EngineUnreachableError
+from pagefleet_operator.errors import EngineUnreachableError, UnreachableError
 from pagefleet_operator.labels import RUNTIME_CONFIG, Key
 from pagefleet_operator.remedies.settings import LoopSettings
 from pagefleet_operator.resources import AUTOSCALER, LLM_SERVICE
@@ -276,3 +276,39 @@ async def test_another_model_begins_with_new_routes(world):
     await world.reconciler(KEY)
     await world.look()
     assert (await world.status())["routes"][1]["state"] == "Normal"
+
+
+async def test_a_service_that_is_made_again_is_another_one(world):
+    await world.make(engine=ENGINE)
+    await world.pass_time(10)
+    world.numbers = {"running": 20, "usage": 0.99, "swaps": 3, "preemptions": 3}
+    await world.look()
+    raw = await world.cluster.get(LLM_SERVICE, *KEY)
+    await world.cluster.delete(LLM_SERVICE, *KEY, uid=raw["metadata"]["uid"])
+    world.run_kubelet()
+    world.numbers = {"running": 0}
+    await world.make(engine=ENGINE)
+    await world.look()
+    assert await world.reasons() == []
+    assert (await world.status())["tuning"]["maxNumSeqs"] == 32
+
+
+async def test_a_pod_that_is_made_for_a_new_alias_starts_with_it_at_once(world):
+    await world.make(engine=ENGINE, rollout={"maxSurge": 1, "maxUnavailable": 0})
+    await world.look()
+    await world.cluster.patch(LLM_SERVICE, *KEY, {"spec": {"routes": [TOOLS]}})
+    await world.reconciler(KEY)
+    newest = world.pods()[-1]["metadata"]["annotations"][RUNTIME_CONFIG]
+    assert '"model":"smollm2-tools"' in newest
+
+
+async def test_an_api_server_that_does_not_answer_stops_no_tuning(world):
+    await world.make(**SCALED)
+    await world.pass_time(10)
+    world.cluster.now += timedelta(seconds=60)
+    world.cluster.fail_next("find", "horizontalpodautoscalers", UnreachableError("no answer"))
+    world.numbers = {"running": 20, "usage": 0.99, "swaps": 3, "preemptions": 3}
+    await world.look()
+    await world.look()
+    assert KEY in world.fleets.views
+    assert world.loop._states[KEY].windows != {}
