@@ -67,7 +67,7 @@ test-unit: install ## the tests that need no cluster
 
 .PHONY: test-gpu
 test-gpu: ## check and measure the kernels on this machine's NVIDIA GPU; results in build/check-gpu
-	PYTHONPATH=kernels $(or $(wildcard $(BIN)/python),$(PYTHON)) kernels/check_gpu.py --out build/check-gpu
+	PYTHONPATH=kernels:engine $(or $(wildcard $(BIN)/python),$(PYTHON)) kernels/check_gpu.py --out build/check-gpu
 
 .PHONY: test-kernels-full
 test-kernels-full: install ## the long kernel tests: many shapes in the interpreter, every compile, wrong kernels (minutes)

@@ -1,6 +1,7 @@
 """Check and measure the kernels on a GPU: the whole test matrix on the device, then figures; one JSON and one table.
 
-Needs no network and, with `PYTHONPATH=kernels`, no installation. A failing case is recorded and the rest goes on.
+Needs no network and, with `PYTHONPATH=kernels:engine`, no installation; without the engine
+its parts are left out. A failing case is recorded and the rest goes on.
 `--dry-run` does everything on the CPU in tiny shapes, with Triton's interpreter. `--help` lists the options.
 """
 
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
+import importlib.util
 import json
 import os
 import subprocess
@@ -139,11 +142,26 @@ def measurements(report: Report, device: str, parts: Sequence[str]) -> None:
     cases.measure(report, device, parts)
 
 
+def engine_measurements(report: Report, device: str, parts: Sequence[str]) -> None:
+    """The engine's own parts, after the pool of the others is gone."""
+    if importlib.util.find_spec("pagefleet_engine") is None:
+        print("the parts engine and graphs are left out: they need PYTHONPATH=kernels:engine")
+        return
+    import torch
+
+    import check_engine
+
+    if device != "cpu":
+        gc.collect()
+        torch.cuda.empty_cache()
+    check_engine.measure(report, device, parts)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "check-gpu")), help="output folder")
     parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU, in Triton's interpreter")
-    parser.add_argument("--deadline", type=float, default=330.0, help="seconds after which no new case starts")
+    parser.add_argument("--deadline", type=float, default=400.0, help="seconds after which no new case starts")
     parser.add_argument("--workers", type=int, default=12, help="processes that compile and check at once")
     parser.add_argument("--parts", default="all", help="comma-separated parts, `all` for every one")
     options = parser.parse_args()
@@ -158,6 +176,7 @@ def main() -> int:
             correctness(report, device, 1 if options.dry_run else options.workers)
             report.write()
         measurements(report, device, parts)
+        engine_measurements(report, device, parts)
     finally:
         report.write()
     for failure in report.failures:

@@ -12,13 +12,15 @@ from check_gpu import Report
 
 def test_the_dry_run_checks_and_measures_everything_and_writes_both_files(tmp_path):
     command = [sys.executable, check_gpu.__file__, "--dry-run", "--out", str(tmp_path / "out")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(check_gpu.__file__).parent)}
+    kernels = Path(check_gpu.__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{kernels}:{kernels.parent / 'engine'}"}
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     found = json.loads((tmp_path / "out" / "check_gpu.json").read_text())
     assert found["failures"] == []
     sections = ["environment", "correctness", "bandwidth", "tune_decode", "decode", "prefill", "layouts", "transfer"]
-    assert list(found)[: len(sections) + 1] == [*sections, "model"]
+    sections += ["model", "flashinfer", "engine", "graphs"]
+    assert list(found)[: len(sections)] == sections
     assert "| precision | batch | tokens |" in (tmp_path / "out" / "check_gpu.md").read_text()
 
 

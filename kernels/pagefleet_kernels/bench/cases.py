@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pagefleet_kernels.bench import decode, model, prefill, transfer
+from pagefleet_kernels.bench import decode, flashinfer, model, prefill, transfer
 from pagefleet_kernels.bench.timing import copy_bandwidth
 from pagefleet_kernels.launch import DecodeLaunch, PrefillLaunch
 from pagefleet_kernels.layout import FrameLayout, Precision
@@ -81,6 +81,7 @@ def measure(report: Recorder, device: str, parts: Sequence[str]) -> None:
         "layouts": lambda: layouts(report, bench, small),
         "transfer": lambda: transfers(report, bench, small),
         "model": lambda: models(report, bench, small),
+        "flashinfer": lambda: beside_flashinfer(report, bench, small),
     }
     for name, step in steps.items():
         if "all" in parts or name in parts:
@@ -187,3 +188,17 @@ def models(report: Recorder, bench: decode.Bench, small: bool) -> None:
                 f"{precision} {batch} x {tokens}",
                 lambda p=precision, b=batch, t=tokens: model.step_case(bench, weights, p, b, t),  # type: ignore[misc]
             )
+
+
+def beside_flashinfer(report: Recorder, bench: decode.Bench, small: bool) -> None:
+    """Another library on the same shapes, where it is installed; it runs on GPUs only."""
+    if small or not flashinfer.is_installed():
+        reason = "it needs a GPU" if small else "it is not installed"
+        report.run("flashinfer", "left out", lambda: {"left_out": reason})
+        return
+    for batch, tokens in ((8, 16384), (64, 4096), (1, 65536)):
+        report.run(
+            "flashinfer", f"decode {batch} x {tokens}",
+            lambda b=batch, t=tokens: flashinfer.decode_case(bench, b, t),  # type: ignore[misc]
+        )  # fmt: skip
+    report.run("flashinfer", "prefill 16384", lambda: flashinfer.prefill_case(bench, 16384))
