@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version as installed_version
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from pagefleet_engine.contract.paths import HEALTH, METRICS, READY
 from pagefleet_engine.server import endpoints
 from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.body import ClientGone
-from pagefleet_engine.server.errors import ApiError, internal, invalid
+from pagefleet_engine.server.errors import ApiError, ErrorAnswer, internal, invalid
 from pagefleet_engine.server.guard import Guard
 from pagefleet_engine.server.responding import JsonResponse
 from pagefleet_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
@@ -25,6 +28,11 @@ Endpoint = Callable[[Request, Service], Awaitable[Response]]
 
 _VERSION = installed_version("pagefleet")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_JSON = ("application/json",)
+_JSON_OR_EVENTS = ("application/json", "text/event-stream")
+_NOT_NOW: dict[int | str, dict[str, Any]] = {
+    503: {"description": "not now; the body says why", "content": {"text/plain": {}}}
+}
 
 
 def create_app(service: Service, *, api_keys: ApiKeys | None = None) -> ASGIApp:
@@ -32,13 +40,13 @@ def create_app(service: Service, *, api_keys: ApiKeys | None = None) -> ASGIApp:
     app = new_app("PageFleet engine")
     _add_probes(app, service)
     _add_model_routes(app, service)
-    for path, endpoint, body in (
-        ("/v1/chat/completions", endpoints.chat, ChatBody),
-        ("/v1/completions", endpoints.completions, CompletionBody),
-        ("/tokenize", endpoints.tokenize, TokenizeBody),
-        ("/detokenize", endpoints.detokenize, DetokenizeBody),
+    for path, endpoint, body, kinds in (
+        ("/v1/chat/completions", endpoints.chat, ChatBody, _JSON_OR_EVENTS),
+        ("/v1/completions", endpoints.completions, CompletionBody, _JSON_OR_EVENTS),
+        ("/tokenize", endpoints.tokenize, TokenizeBody, _JSON),
+        ("/detokenize", endpoints.detokenize, DetokenizeBody, _JSON),
     ):
-        _add_post(app, service, path, endpoint, body)
+        _add_post(app, service, path, endpoint, body, kinds)
     return Guard(
         app,
         limits=service.limits,
@@ -52,7 +60,18 @@ def create_app(service: Service, *, api_keys: ApiKeys | None = None) -> ASGIApp:
 
 def new_app(title: str) -> FastAPI:
     """An application without routes whose errors have the API's shape."""
-    app = FastAPI(title=title, version=_VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
+    error = {"application/json": {"schema": _inlined(TypeAdapter(ErrorAnswer).json_schema())}}
+    app = FastAPI(
+        title=title,
+        version=_VERSION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={
+            "4XX": {"description": "the request has to change, or to come later", "content": error},
+            "5XX": {"description": "a fault of the engine, or not now", "content": error},
+        },
+    )
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(ClientGone, _answer_incomplete)
@@ -61,18 +80,18 @@ def new_app(title: str) -> FastAPI:
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
-    @app.get(HEALTH)
+    @app.get(HEALTH, response_class=PlainTextResponse, responses=_NOT_NOW)
     async def health() -> Response:
         """200 unless the process should be restarted."""
         problem = service.health_problem()
         return _plain("ok" if problem is None else problem, 200 if problem is None else 503)
 
-    @app.get(READY)
+    @app.get(READY, response_class=PlainTextResponse, responses=_NOT_NOW)
     async def ready() -> Response:
         """200 while new traffic should come here."""
         return _plain(service.lifecycle.phase, 200 if service.lifecycle.is_ready else 503)
 
-    @app.get(METRICS)
+    @app.get(METRICS, response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Prometheus text; `name[]` keeps only those families or series."""
         text = service.metrics.render(request.query_params.getlist("name[]"))
@@ -95,14 +114,17 @@ def _add_model_routes(app: FastAPI, service: Service) -> None:
         return JsonResponse({"version": _VERSION} | service.backend)
 
 
-def _add_post(app: FastAPI, service: Service, path: str, endpoint: Endpoint, body: type[BaseModel]) -> None:
+def _add_post(
+    app: FastAPI, service: Service, path: str, endpoint: Endpoint, body: type[BaseModel], kinds: Sequence[str]
+) -> None:
     """The endpoint reads its body itself, within the limits; the document still shows its schema."""
     schema = {"content": {"application/json": {"schema": _inlined(body.model_json_schema())}}, "required": True}
 
     async def handle(request: Request) -> Response:
         return await endpoint(request, service)
 
-    app.post(path, openapi_extra={"requestBody": schema}, name=endpoint.__name__)(handle)
+    answer: dict[str, Any] = {"content": {kind: {} for kind in kinds}}
+    app.post(path, openapi_extra={"requestBody": schema}, name=endpoint.__name__, responses={200: answer})(handle)
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
@@ -139,8 +161,15 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         message = f"method {request.method} is not allowed here"
-        return _as_response(invalid(message, status=405, code="method_not_allowed"))
+        body = invalid(message, status=405, code="method_not_allowed").body
+        return _as_response(ApiError(replace(body, headers={"allow": _allowed(request)})))
     return _as_response(invalid("there is no such path", status=error.status_code, code="not_found"))
+
+
+def _allowed(request: Request) -> str:
+    """The methods of this path; the framework would name those of its first route only."""
+    matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in matching for method in route.methods}))
 
 
 async def _answer_api_error(_request: Request, error: Exception) -> Response:

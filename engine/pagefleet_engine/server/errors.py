@@ -42,6 +42,23 @@ class ApiErrorBody:
         return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorFields:
+    """What an error says."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorAnswer:
+    """The body of every error, as the OpenAPI document shows it."""
+
+    error: ErrorFields
+
+
 class ApiError(Exception):
     """Ends a request with `body`."""
 
