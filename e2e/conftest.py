@@ -78,4 +78,6 @@ def namespace(kube: Kube, request: pytest.FixtureRequest) -> Iterator[str]:
     kube.kubectl("create", "namespace", name)
     kube.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
     yield name
-    kube.kubectl("delete", "namespace", name, "--wait=true")
+    # Services first, and waiting for no more than them: the namespace controller takes minutes to find their kind.
+    kube.kubectl("delete", "llms", "--all", "-n", name, check=False)
+    kube.kubectl("delete", "namespace", name, "--wait=false")
