@@ -18,7 +18,7 @@ from pagefleet_kernels.paged_decode import paged_decode
 from pagefleet_kernels.paged_prefill import paged_prefill
 from pagefleet_kernels.pool import scale_view, tile_view
 from pagefleet_kernels.seal_frames import seal_frames, seal_open_frames
-from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
+from pagefleet_kernels.tables import ChunkTable, FrameTable, Masking, OpenTable
 from pagefleet_kernels.testing import POISON, Cache, plain_attention
 from pagefleet_kernels.write_open import write_open
 
@@ -106,14 +106,16 @@ def check_prefill(
         queries.to(device),
         torch.cat([s.keys[a:b] + layer for s, (a, b) in pieces]).to(device),
         torch.cat([s.values[a:b] - layer for s, (a, b) in pieces]).to(device),
-        sizes.cumsum(0).int().to(device),
-        torch.tensor([p for _, p in rows], dtype=torch.int32, device=device),
-        torch.tensor([s.group_of(p)[0] for s, p in rows], dtype=torch.int32, device=device),
+        ChunkTable(
+            offsets=sizes.cumsum(0).int().to(device),
+            positions=torch.tensor([p for _, p in rows], dtype=torch.int32, device=device),
+            group_starts=torch.tensor([s.group_of(p)[0] for s, p in rows], dtype=torch.int32, device=device),
+            sealed=[_moved(t, device) for t in sealed],
+            open=_moved_open(open_table, device),
+        ),
         cache.pool.to(device),
         layout,
         layer,
-        [_moved(t, device) for t in sealed],
-        _moved_open(open_table, device),
         scale=scale,
         masking=masking,
         impl=impl,

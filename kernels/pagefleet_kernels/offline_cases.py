@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from triton.compiler.errors import CompilationError
 
 from pagefleet_kernels.launch import decode_launch, prefill_launch
 from pagefleet_kernels.layout import FrameLayout, Precision
@@ -118,16 +121,28 @@ def all_cases() -> Iterator[Case]:
 
 
 def table(capability: int = 90) -> str:
-    """Markdown: what the compiler says of every case."""
+    """Markdown: what the compiler says of every case, or why it does not compile it."""
     heads = ("kernel", "warps", "stages", "registers", "spilled bytes", "shared bytes", "instructions of the hot loop")
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for case in all_cases():
-        built = case.compile(capability)
+        try:
+            built = case.compile(capability)
+        except (CompilationError, RuntimeError) as error:  # a conversion or an instruction that this GPU lacks
+            lines.append(f"| {case.name} | {case.num_warps} | {case.num_stages} | {first_line(error)} |  |  |  |")
+            continue
         hot = str(built.loops[0].instructions) if built.loops else ""
         numbers = (case.num_warps, case.num_stages, built.registers, built.spill_bytes, built.shared_bytes, hot)
         lines.append(f"| {case.name} | " + " | ".join(map(str, numbers)) + " |")
     return "\n".join(lines)
 
 
+def first_line(error: Exception) -> str:
+    """The deepest reason of a compile error, in one line."""
+    while isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
 if __name__ == "__main__":
-    print(table())
+    print(table(int(sys.argv[1]) if len(sys.argv) > 1 else 90))

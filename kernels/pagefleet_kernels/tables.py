@@ -5,6 +5,7 @@ Legend: S sequences, W width of a table. Entries beyond a sequence's count are n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +50,29 @@ class OpenTable:
         check_shape("frames", self.frames, (-1, -1))
         check_shape("starts", self.starts, (self.frames.shape[0],))
         check_shape("lengths", self.lengths, (self.frames.shape[0],))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTable:
+    """Prompt chunks of S sequences, N tokens together, and what they may read; the same for all layers of a step."""
+
+    offsets: torch.Tensor
+    """int32 [S + 1]: chunk s is rows offsets[s] to offsets[s + 1]."""
+    positions: torch.Tensor
+    """int32 [N]"""
+    group_starts: torch.Tensor
+    """int32 [N]: position of the first token of each token's group."""
+    sealed: Sequence[FrameTable]
+    open: OpenTable
+    """Tokens of earlier chunks in a group that the chunk continues: `lengths` does not count the chunk itself."""
+
+    def __post_init__(self) -> None:
+        sequences = self.open.frames.shape[0]
+        check_shape("offsets", self.offsets, (sequences + 1,))
+        check_shape("positions", self.positions, (-1,))
+        check_shape("group_starts", self.group_starts, tuple(self.positions.shape))
+        for table in self.sealed:
+            check_shape("sealed", table.frames, (sequences, -1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import torch
 from pagefleet_kernels.layout import FrameLayout, Precision
 from pagefleet_kernels.paged_decode import paged_decode
 from pagefleet_kernels.paged_prefill import paged_prefill
-from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
+from pagefleet_kernels.tables import ChunkTable, FrameTable, Masking, OpenTable
 from pagefleet_kernels.testing import POISON, Cache, plain_attention
 
 LAYOUT = FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)
@@ -116,14 +116,10 @@ def test_prefill_sees_sealed_values_before_its_group_and_raw_ones_inside(mix, ma
         queries,
         keys,
         values,
-        offsets,
-        positions,
-        group_starts,
+        ChunkTable(offsets=offsets, positions=positions, group_starts=group_starts, sealed=sealed, open=open_table),
         cache.pool,
         LAYOUT,
         layer,
-        sealed,
-        open_table,
         scale=SCALE,
         masking=masking,
         batch_invariant=batch_invariant,
@@ -172,21 +168,27 @@ def test_batch_invariant_bits_are_those_of_the_solo_run_and_of_prefill(mix):
             chunk_queries,
             sequence.keys[group:],
             sequence.values[group:],
-            torch.tensor([0, sequence.length - group]),
-            torch.arange(group, sequence.length).int(),
-            torch.full((sequence.length - group,), group).int(),
+            ChunkTable(
+                offsets=torch.tensor([0, sequence.length - group]),
+                positions=torch.arange(group, sequence.length).int(),
+                group_starts=torch.full((sequence.length - group,), group).int(),
+                sealed=[of_rows(table, [row]) for table in sealed],
+                open=none_open(group),
+            ),
             cache.pool,
             LAYOUT,
             0,
-            [of_rows(table, [row]) for table in sealed],
-            OpenTable(
-                frames=torch.zeros((1, 1)).int(), starts=torch.tensor([group]).int(), lengths=torch.tensor([0]).int()
-            ),
             scale=SCALE,
             batch_invariant=True,
             impl="reference",
         )
         assert torch.equal(prefilled[-1], together[row])
+
+
+def none_open(start):
+    return OpenTable(
+        frames=torch.zeros((1, 1)).int(), starts=torch.tensor([start]).int(), lengths=torch.tensor([0]).int()
+    )
 
 
 def test_a_pool_of_poison_really_is_nan():

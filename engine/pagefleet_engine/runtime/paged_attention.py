@@ -87,13 +87,12 @@ class PagedAttention:
         extended = bool(chunks.open_frames.numel())
         q_EHK = q_RHK
         if extended:
-            q_EHK = q_RHK.new_zeros((chunks.positions.shape[0], *q_RHK.shape[1:])).index_copy_(
+            q_EHK = q_RHK.new_zeros((chunks.table.positions.shape[0], *q_RHK.shape[1:])).index_copy_(
                 0, chunks.own.long(), q_RHK
             )
         out_EHK = paged_prefill(
-            q_EHK, k_EGK, v_EGK, chunks.offsets, chunks.positions, chunks.group_starts, self._cache.pool,
-            self._cache.layout, layer, chunks.sealed, chunks.no_open, scale=q_RHK.shape[-1] ** -0.5,
-            batch_invariant=self._ops.batch_invariant, impl=self._ops.impl,
+            q_EHK, k_EGK, v_EGK, chunks.table, self._cache.pool, self._cache.layout, layer,
+            scale=q_RHK.shape[-1] ** -0.5, batch_invariant=self._ops.batch_invariant, impl=self._ops.impl,
         )  # fmt: skip
         return out_EHK.index_select(0, chunks.own) if extended else out_EHK
 

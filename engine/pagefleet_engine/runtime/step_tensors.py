@@ -15,7 +15,7 @@ from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.runtime.kv_cache import kernel_precision
 from pagefleet_engine.runtime.packed import Packed
 from pagefleet_engine.runtime.paged_batch import PagedBatch
-from pagefleet_kernels.tables import FrameTable, OpenTable
+from pagefleet_kernels.tables import ChunkTable, FrameTable, OpenTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +47,9 @@ class ChunkTensors:
     """`[E]`: the extended rows in (open tokens of all chunks, rows of all chunks)."""
     own: Tensor
     """`[R]`: the chunks' rows among the extended ones."""
-    offsets: Tensor
-    positions: Tensor
-    group_starts: Tensor
-    no_open: OpenTable
-    """Open tokens are rows here, so the kernel has none to look up."""
+    table: ChunkTable
+    """Of the extended rows: open tokens are rows here, so the kernel has none to look up."""
     seals: tuple[SealTensors, ...]
-    sealed: tuple[FrameTable, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,17 +91,15 @@ def _chunks(batch: PagedBatch, views: Iterator[Tensor]) -> ChunkTensors:
     seals = tuple(
         SealTensors(precision=seal.precision, targets=next(views), rows=next(views)) for seal in batch.chunk_seals
     )
-    return ChunkTensors(
-        open_frames=open_frames,
-        open_slots=open_slots,
-        source=source,
-        own=own,
+    table = ChunkTable(
         offsets=offsets,
         positions=positions,
         group_starts=group_starts,
-        no_open=no_open,
-        seals=seals,
+        open=no_open,
         sealed=_sealed(batch.chunk_precisions, views),
+    )
+    return ChunkTensors(
+        open_frames=open_frames, open_slots=open_slots, source=source, own=own, table=table, seals=seals
     )
 
 

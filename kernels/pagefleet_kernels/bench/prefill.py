@@ -12,7 +12,7 @@ from pagefleet_kernels.bench.timing import measure_s
 from pagefleet_kernels.launch import PrefillLaunch, prefill_launch
 from pagefleet_kernels.layout import Precision
 from pagefleet_kernels.paged_prefill import launcher
-from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
+from pagefleet_kernels.tables import ChunkTable, FrameTable, Masking, OpenTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,18 @@ def prefill_case(
     )
     queries = torch.randn((chunk, bench.heads, layout.head_dim), device=device).bfloat16()
     keys, values = torch.randn((2, chunk, layout.num_kv_heads, layout.head_dim), device=device).bfloat16()
-    offsets = torch.tensor([0, chunk], dtype=torch.int32, device=device)
+    chunks = ChunkTable(
+        offsets=torch.tensor([0, chunk], dtype=torch.int32, device=device),
+        positions=positions,
+        group_starts=positions // size * size,
+        sealed=[sealed],
+        open=own,
+    )
 
     def run() -> torch.Tensor:
         return launcher.paged_prefill(
-            queries, keys, values, offsets, positions, positions // size * size, bench.pool, layout, 0, [sealed], own,
-            layout.head_dim**-0.5, Masking(), launch=launch,
-        )  # fmt: skip
+            queries, keys, values, chunks, bench.pool, layout, 0, layout.head_dim**-0.5, Masking(), launch=launch
+        )
 
     seconds = measure_s(run, device=device, repeats=5)
     used = launch or prefill_launch(

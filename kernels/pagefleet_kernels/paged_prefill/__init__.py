@@ -8,8 +8,6 @@ Legend: N tokens of all chunks, S sequences, A query heads, H KV heads, D head d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from pagefleet_kernels.dispatch import Impl, use_triton
@@ -17,21 +15,17 @@ from pagefleet_kernels.layout import FrameLayout
 from pagefleet_kernels.paged_decode import check_heads
 from pagefleet_kernels.paged_prefill import reference
 from pagefleet_kernels.pool import check_layer, check_pool, check_shape
-from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
+from pagefleet_kernels.tables import ChunkTable, Masking
 
 
 def paged_prefill(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    offsets: torch.Tensor,
-    positions: torch.Tensor,
-    group_starts: torch.Tensor,
+    chunks: ChunkTable,
     pool: torch.Tensor,
     layout: FrameLayout,
     layer: int,
-    sealed: Sequence[FrameTable],
-    open_table: OpenTable,
     *,
     scale: float,
     masking: Masking | None = None,
@@ -40,11 +34,8 @@ def paged_prefill(
 ) -> torch.Tensor:
     """queries [N, A, D] -> [N, A, D] in the dtype of the queries.
 
-    keys, values: [N, H, D], the chunks' own, rounded to bf16 here. offsets: int32 [S + 1], chunk s is rows offsets[s]
-    to offsets[s + 1]. positions, group_starts: int32 [N], a token's position and that of the first token of its group.
-    `open_table` holds the tokens of earlier chunks of a group that this chunk continues: `lengths` does not count this
-    chunk. With `batch_invariant` the bits are those of `paged_decode` for the same token. Raises ValueError for a
-    tensor of another shape.
+    keys, values: [N, H, D], the chunks' own, rounded to bf16 here. With `batch_invariant` the bits are those of
+    `paged_decode` for the same token. Raises ValueError for a tensor of another shape.
     """
     check_pool(pool, layout)
     check_layer(layout, layer)
@@ -52,16 +43,10 @@ def paged_prefill(
     num_tokens = queries.shape[0]
     check_shape("keys", keys, (num_tokens, layout.num_kv_heads, layout.head_dim))
     check_shape("values", values, (num_tokens, layout.num_kv_heads, layout.head_dim))
-    check_shape("positions", positions, (num_tokens,))
-    check_shape("group_starts", group_starts, (num_tokens,))
-    check_shape("offsets", offsets, (open_table.frames.shape[0] + 1,))
-    for table in sealed:
-        check_shape("sealed", table.frames, (open_table.frames.shape[0], -1))
-    tokens = (queries, keys, values, offsets, positions, group_starts)
-    cache = (pool, layout, layer, sealed, open_table)
+    check_shape("positions", chunks.positions, (num_tokens,))
     masking = masking or Masking()
     if use_triton(impl, queries) and not batch_invariant:
         from pagefleet_kernels.paged_prefill import launcher
 
-        return launcher.paged_prefill(*tokens, *cache, scale, masking)
-    return reference.paged_prefill(*tokens, *cache, scale, masking, batch_invariant)
+        return launcher.paged_prefill(queries, keys, values, chunks, pool, layout, layer, scale, masking)
+    return reference.paged_prefill(queries, keys, values, chunks, pool, layout, layer, scale, masking, batch_invariant)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,21 +11,20 @@ from pagefleet_kernels.layout import FrameLayout, Precision
 from pagefleet_kernels.paged_decode.kernel import combine_kernel
 from pagefleet_kernels.paged_decode.launcher import LOG2_E, empty_table, tile_constants
 from pagefleet_kernels.paged_prefill import kernel
-from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
+from pagefleet_kernels.tables import ChunkTable, Masking
+
+LEAST_SEQUENCES = 16
+"""A step with fewer chunks takes the kernel of one with this many: steps vary, and each compile holds a server up."""
 
 
 def paged_prefill(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    offsets: torch.Tensor,
-    positions: torch.Tensor,
-    group_starts: torch.Tensor,
+    chunks: ChunkTable,
     pool: torch.Tensor,
     layout: FrameLayout,
     layer: int,
-    sealed: Sequence[FrameTable],
-    open_table: OpenTable,
     scale: float,
     masking: Masking,
     *,
@@ -40,24 +38,24 @@ def paged_prefill(
     if not queries.numel():
         return out
     queries, keys, values = (x.to(torch.bfloat16).contiguous() for x in (queries, keys, values))
-    tables = [t for t in sealed if t.frames.shape[1]] or [empty_table(open_table)]
+    tables = [t for t in chunks.sealed if t.frames.shape[1]] or [empty_table(chunks.open)]
     direct = len(tables) == 1
     rows = 1 if direct else queries.shape[0] * queries.shape[1] * len(tables)
     parts = queries.new_empty((rows, layout.head_dim), dtype=torch.float32)
     stats = queries.new_empty((rows, 2), dtype=torch.float32)
     group, address = queries.shape[1] // layout.num_kv_heads, layout.address(layer)
-    num_sequences = offsets.shape[0] - 1
+    num_sequences = chunks.offsets.shape[0] - 1
     for part, table in enumerate(tables):
         plan = launch or prefill_launch(
             table.precision, group=group, block_size=layout.block_size, head_dim=layout.head_dim
         )
         tiles = queries.shape[0] // (plan.rows // group) + num_sequences
         kernel.prefill_kernel[(layout.num_kv_heads, tiles)](
-            queries, keys, values, offsets, positions, group_starts,
+            queries, keys, values, chunks.offsets, chunks.positions, chunks.group_starts,
             pool, pool.view(torch.bfloat16), pool.view(torch.float32), table.frames, table.starts, table.counts,
-            open_table.frames, open_table.starts, open_table.lengths, out, parts, stats,
+            chunks.open.frames, chunks.open.starts, chunks.open.lengths, out, parts, stats,
             scale * LOG2_E, address.tile_base // 128, address.scale_base // 4, table.frames.stride(0),
-            open_table.frames.stride(0), num_sequences, part, len(tables),
+            chunks.open.frames.stride(0), num_sequences, part, len(tables),
             **prefill_constants(layout, table.precision, group, masking, plan, num_sequences), HAS_RAW=part == 0,
             DIRECT=direct, NATIVE=native, num_warps=plan.num_warps, num_stages=plan.num_stages,
         )  # fmt: skip
@@ -78,6 +76,6 @@ def prefill_constants(
         "ROWS": plan.rows,
         "FRAMES": plan.frames,
         "RAW": plan.raw,
-        "SEQUENCES": power_of_two_from(num_sequences),
+        "SEQUENCES": power_of_two_from(max(num_sequences, LEAST_SEQUENCES)),
         "STAGES": plan.num_stages,
     }

@@ -6,8 +6,8 @@ the open frames (tokens of earlier chunks) and from this chunk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -15,7 +15,7 @@ from pagefleet_kernels.attention import FrameRun, KeyBlock, attend, attend_group
 from pagefleet_kernels.gather import open_block, sealed_block, sealed_run
 from pagefleet_kernels.layout import FrameLayout
 from pagefleet_kernels.paged_decode.reference import own_run
-from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
+from pagefleet_kernels.tables import ChunkTable, FrameTable, Masking, OpenTable
 
 QUERY_TILE = 128  # bounds the memory of the score matrix
 
@@ -24,30 +24,27 @@ def paged_prefill(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    offsets: torch.Tensor,
-    positions: torch.Tensor,
-    group_starts: torch.Tensor,
+    chunks: ChunkTable,
     pool: torch.Tensor,
     layout: FrameLayout,
     layer: int,
-    sealed: Sequence[FrameTable],
-    open_table: OpenTable,
     scale: float,
     masking: Masking,
     batch_invariant: bool,
 ) -> torch.Tensor:
     out = torch.zeros_like(queries)
-    for sequence, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+    positions, group_starts = chunks.positions, chunks.group_starts
+    for sequence, (start, end) in enumerate(pairwise(chunks.offsets.tolist())):
         if start == end:
             continue
         chunk = slice(start, end)
-        raw = _raw_tokens(keys[chunk], values[chunk], positions[chunk], pool, layout, layer, open_table, sequence)
+        raw = _raw_tokens(keys[chunk], values[chunk], positions[chunk], pool, layout, layer, chunks.open, sequence)
         fresh = _Chunk(queries=queries[chunk], positions=positions[chunk], group_starts=group_starts[chunk], raw=raw)
         if batch_invariant:
-            runs = [sealed_run(pool, layout, layer, table, sequence) for table in sealed]
+            runs = [sealed_run(pool, layout, layer, table, sequence) for table in chunks.sealed]
             one = _by_groups(fresh, runs, layout, scale, masking)
         else:
-            blocks = [sealed_block(pool, layout, layer, _only(table, sequence)) for table in sealed]
+            blocks = [sealed_block(pool, layout, layer, _only(table, sequence)) for table in chunks.sealed]
             one = _by_tiles(fresh, blocks, scale, masking)
         out[chunk] = one.to(out.dtype)
     return out
