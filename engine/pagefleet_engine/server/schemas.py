@@ -22,9 +22,12 @@ _MESSAGE: Final = {
 }
 _INTEGERS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 
-Messages = Annotated[Any, WithJsonSchema({"type": "array", "items": _MESSAGE, "minItems": 1})]
+_NOTHING: Final = {"type": "null"}
+_MESSAGES: Final = {"type": "array", "items": _MESSAGE, "minItems": 1}
+
+Messages = Annotated[Any, WithJsonSchema(_MESSAGES)]
 Prompt = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}, _INTEGERS]})]
-Stop = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]})]
+Stop = Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, _NOTHING]})]
 
 _OBJECT: Final = {"type": "object"}
 _FUNCTION: Final = {
@@ -40,7 +43,6 @@ _FORMAT: Final = {
     "required": ["type"],
     "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}, "json_schema": _OBJECT},
 }
-_NOTHING: Final = {"type": "null"}
 
 Anything = Annotated[Any, WithJsonSchema({})]
 ResponseFormat = Annotated[Any, WithJsonSchema({"anyOf": [_FORMAT, _NOTHING]})]
@@ -127,8 +129,8 @@ class CompletionBody(GenerationBody):
 class TokenizeBody(_Body):
     """`POST /tokenize`: either a prompt or messages."""
 
-    prompt: Annotated[Any, WithJsonSchema(_TEXT)] = None
-    messages: Messages = None
+    prompt: Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, _NOTHING]})] = None
+    messages: Annotated[Any, WithJsonSchema({"anyOf": [_MESSAGES, _NOTHING]})] = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None

@@ -25,6 +25,12 @@ async def test_document(client):
     options = bodies["/v1/completions"]["properties"]["stream_options"]
     assert options["anyOf"][0]["properties"].keys() == {"include_usage", "continuous_usage_stats"}
 
+    for path, schema in bodies.items():
+        fields = {name: schema["properties"][name] for name in schema["properties"].keys() - schema.get("required", [])}
+        takes_null = {name for name, field in fields.items() if {"type": "null"} in field.get("anyOf", [])}
+        takes_anything = {name for name, field in fields.items() if not field.keys() & {"anyOf", "type"}}
+        assert fields.keys() == takes_null | takes_anything, path
+
 
 async def test_every_answer_is_in_the_document(client):
     document = (await client.get("/openapi.json")).json()
