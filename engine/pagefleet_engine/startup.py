@@ -22,7 +22,7 @@ from pagefleet_engine.core import EngineCore
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.layers.parallel import Shard
 from pagefleet_engine.models.config import ModelConfig
-from pagefleet_engine.request import FinishReason, Request, SamplingParams
+from pagefleet_engine.request import Request
 from pagefleet_engine.runtime.backend import CPU, Backend, choose_backend
 from pagefleet_engine.runtime.cuda import find_machine
 from pagefleet_engine.runtime.device_memory import PoolShare
@@ -35,6 +35,7 @@ from pagefleet_engine.scheduling.scheduler import Scheduler
 from pagefleet_engine.server.control.start_file import FLAG as START_FLAG
 from pagefleet_engine.server.control.start_file import precisions_in_use, read_start
 from pagefleet_engine.text.open import open_tokenizer
+from pagefleet_engine.warming import compiling, warm_up
 from pagefleet_engine.weights.checkpoint import Checkpoint
 from pagefleet_engine.weights.loader import WHOLE, open_checkpoint
 from pagefleet_engine.weights.resolve import resolve_model
@@ -73,7 +74,7 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
         vocab_size=checkpoint.config.vocab_size,
         monotonic_s=time.monotonic,
     )
-    warm_up(core)
+    warm_up(core, warm_up_requests(arguments, plan, layout))
     log.info(
         "%s ready after %.1f s: %d frames of %d bytes, context %d tokens, attention by %s on %s",
         checkpoint.source,
@@ -146,6 +147,14 @@ def plan_runner(
         return replace(plan, share=pool_share(arguments, layout, max_model_len, precisions))
     frames = pool_frames(arguments, layout, max_model_len, (free_bytes - swap) // size, precisions)
     return replace(plan, num_frames=frames)
+
+
+def warm_up_requests(arguments: EngineArguments, plan: RunnerPlan, layout: FrameLayout) -> list[Request]:
+    """On a GPU every precision in use is compiled before the engine is ready; elsewhere one token will do."""
+    if not plan.backend.is_gpu:
+        return []
+    precisions = precisions_in_use(arguments, read_start(arguments), plan.num_positions)
+    return list(compiling(sorted(precisions), GroupSizes(layout), plan.num_positions))
 
 
 def longest_kv(plan: RunnerPlan, layout: FrameLayout) -> dict[Precision, int]:
@@ -267,13 +276,3 @@ def swap_bytes(arguments: EngineArguments, free_bytes: int) -> int:
             most / 2**30,
         )
     return min(wanted, most)
-
-
-def warm_up(core: EngineCore) -> None:
-    """Answer one token, so that the first client does not pay for what happens once. Raises `StartupError`."""
-    sampling = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-    core.add(Request(request_id="warm-up", prompt_token_ids=[0], sampling=sampling))
-    outputs = [emission.output for emission in core.step()]
-    if [output.finish_reason for output in outputs] != [FinishReason.LENGTH]:
-        error = outputs[0].error if outputs else "no token"
-        raise StartupError(f"the model cannot answer a single token ({error}): the weights are damaged")

@@ -7,8 +7,9 @@ from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.runtime.host import _machine_available, available_bytes, quota_cores, usable_cores
-from pagefleet_engine.startup import check_precisions, pool_frames, resolve_max_model_len, swap_bytes, warm_up
+from pagefleet_engine.startup import check_precisions, pool_frames, resolve_max_model_len, swap_bytes
 from pagefleet_engine.testing import TINY, tiny_core, tiny_decoder
+from pagefleet_engine.warming import warm_up
 from pagefleet_kernels.layout import FrameLayout
 
 LAYOUT = FrameLayout(num_layers=30, num_kv_heads=3, head_dim=64)
