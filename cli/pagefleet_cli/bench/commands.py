@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,9 @@ def quality(
     window: Annotated[int, typer.Option(min=16, help="Tokens of one context of the text.")] = 2048,
     long_context: Annotated[int, typer.Option(min=0, help="Tokens of the long context; 0 leaves it out.")] = 8192,
     conversations: Annotated[int, typer.Option(min=0, help="Conversations of ten turns; 0 leaves them out.")] = 4,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes that compute side by side, each with the model in memory.")
+    ] = 1,
     json: JsonPath = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture: .svg, .png or .pdf.")] = None,
 ) -> None:
@@ -51,12 +55,14 @@ def quality(
     from pagefleet_cli.bench.plot import write_plot
     from pagefleet_cli.bench.quality import Extent, measure
     from pagefleet_cli.bench.quality_report import print_quality
+    from pagefleet_cli.bench.workers import open_workers
 
     extent = Extent(num_tokens=tokens, window=window, long_context=long_context, num_conversations=conversations)
     wanted = [one for one in precision or TARGETS if one is not Precision.BF16]
-    opened = open_model(model, dtype)
-    with refusals_in_one_line():
-        result = measure(opened, content, origin_of(text), wanted, extent, questions=QUESTIONS, say=_progress)
+    load = partial(open_model, model, dtype)
+    opened = load()
+    with refusals_in_one_line(), open_workers(load, opened, workers) as others:
+        result = measure(opened, others, content, origin_of(text), wanted, extent, questions=QUESTIONS, say=_progress)
     if json is not None:
         write_json(json, result.as_json())
     if plot is not None:

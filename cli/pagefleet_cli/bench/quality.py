@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from statistics import fmean
+from typing import Final, TypeVar
 
-from pagefleet_cli.bench.conversation import hold_conversations
+import numpy as np
+
+from pagefleet_cli.bench.conversation import TurnScore, score_conversation
 from pagefleet_cli.bench.divergence import Scores, join
-from pagefleet_cli.bench.forced import BUDGET, score_chunking, score_text, score_turns
+from pagefleet_cli.bench.forced import BUDGET, begin_chunking, begin_text
 from pagefleet_cli.bench.models import Model
 from pagefleet_cli.bench.results import Curve, QualityResult, TextScore
+from pagefleet_cli.bench.workers import Workers
 from pagefleet_cli.errors import CommandError
 from pagefleet_engine.contract.precision import Precision
 
@@ -19,6 +23,7 @@ STRETCHES: Final = 16
 """Parts of the long context whose means are reported."""
 _CHUNKING_WINDOWS: Final = 2
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,7 @@ class Extent:
 
 def measure(
     model: Model,
+    workers: Workers,
     text: str,
     origin: str,
     precisions: Sequence[Precision],
@@ -42,18 +48,22 @@ def measure(
     questions: Sequence[str],
     say: Say,
 ) -> QualityResult:
-    """All three parts, one after the other. Raises `CommandError` for a text that is too short."""
+    """All parts; workers begin with the longest. Raises `CommandError` for a text that is too short."""
     began = time.monotonic()
     windows, long = _cut(model, text, extent)
-    scored: list[dict[Precision, Scores]] = []
-    for number, window in enumerate(windows):
-        say(f"text: window {number + 1} of {len(windows)}")
-        scored.append(score_text(model, window, (Precision.BF16, *precisions)))
-    say("text: BF16 in other chunks")
-    floor = join([score_chunking(model, window) for window in windows[:_CHUNKING_WINDOWS]])
-    say(f"one context of {len(long)} tokens")
-    positions, by_position = _long(model, long, precisions)
-    turns = _turns(model, precisions, extent, questions, say)
+    long_pending = begin_text(workers, model, long, precisions) if long else None
+    talks = [
+        workers.submit(score_conversation, questions, precisions, seed=seed, max_tokens=extent.answer_tokens)
+        for seed in range(extent.num_conversations)
+    ]
+    pending = [begin_text(workers, model, window, precisions) for window in windows]
+    chunkings = [begin_chunking(workers, model, window) for window in windows[:_CHUNKING_WINDOWS]]
+    scored = [_result(part, f"text: window {n + 1} of {len(pending)}", say) for n, part in enumerate(pending)]
+    floor = join([_result(part, "text: BF16 in other chunks", say) for part in chunkings])
+    long_scores = {} if long_pending is None else _result(long_pending, f"a context of {len(long)} tokens", say)
+    turns = [_result(talk, f"conversation {n + 1} of {len(talks)}", say) for n, talk in enumerate(talks)]
+    positions, by_position = _stretches(long_scores, len(long) - 1)
+    by_turn = list(zip(*turns, strict=True))
     reference = join([scores[Precision.BF16] for scores in scored])
     return QualityResult(
         model=model.name,
@@ -68,11 +78,17 @@ def measure(
         positions=positions,
         by_position=by_position,
         num_conversations=extent.num_conversations,
-        turn_tokens=turns.tokens,
-        turn_hits=turns.hits,
-        by_turn=turns.curves,
+        turn_tokens=tuple(round(fmean(turn.num_tokens for turn in same)) for same in by_turn),
+        turn_hits=tuple(round(fmean(turn.num_cached for turn in same)) for same in by_turn),
+        by_turn=tuple(_turn_curve(precision, by_turn) for precision in precisions) if turns else (),
         seconds=round(time.monotonic() - began, 1),
     )
+
+
+def _result(pending: Callable[[], T], what: str, say: Say) -> T:
+    found = pending()
+    say(f"{what}: done")
+    return found
 
 
 def _cut(model: Model, text: str, extent: Extent) -> tuple[list[list[int]], list[int]]:
@@ -93,51 +109,26 @@ def _score(precision: Precision, scores: Scores, reference: Scores) -> TextScore
     return TextScore(
         precision=precision,
         kld=scores.mean_kld,
-        kld_p99=float(scores.kld.quantile(0.99)),
+        kld_p99=float(np.quantile(scores.kld, 0.99)),
         perplexity=scores.perplexity,
         perplexity_change=scores.perplexity / reference.perplexity - 1,
         agreement=scores.agreement,
     )
 
 
-def _long(
-    model: Model, token_ids: Sequence[int], precisions: Sequence[Precision]
-) -> tuple[tuple[int, ...], tuple[Curve, ...]]:
-    """Mean KLD of each stretch, and where the stretches end."""
-    if not token_ids:
-        return (), ()
-    scores = score_text(model, token_ids, precisions)
-    size = -(-(len(token_ids) - 1) // STRETCHES)
-    starts = range(0, len(token_ids) - 1, size)
+def _stretches(scores: Mapping[Precision, Scores], num_positions: int) -> tuple[tuple[int, ...], tuple[Curve, ...]]:
+    """Where each stretch of the long context ends, and the mean KLD in it."""
+    size = max(1, -(-num_positions // STRETCHES))
+    starts = range(0, num_positions, size) if scores else ()
     curves = [
         Curve(precision=precision, kld=tuple(found.part(start, start + size).mean_kld for start in starts))
         for precision, found in scores.items()
+        if precision is not Precision.BF16
     ]
-    return tuple(min(start + size, len(token_ids) - 1) for start in starts), tuple(curves)
+    return tuple(min(start + size, num_positions) for start in starts), tuple(curves)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Turns:
-    tokens: tuple[int, ...] = ()
-    hits: tuple[int, ...] = ()
-    curves: tuple[Curve, ...] = ()
-
-
-def _turns(model: Model, precisions: Sequence[Precision], extent: Extent, questions: Sequence[str], say: Say) -> _Turns:
-    """Mean KLD over the answers of each turn, over all conversations."""
-    if not extent.num_conversations:
-        return _Turns()
-    say(f"{extent.num_conversations} conversations of {len(questions)} turns: BF16 answers")
-    held = hold_conversations(model, questions, count=extent.num_conversations, max_tokens=extent.answer_tokens)
-    by_turn: list[list[tuple[dict[Precision, Scores], int]]] = [[] for _ in questions]
-    for number, conversation in enumerate(held):
-        say(f"conversation {number + 1} of {len(held)}")
-        for found, parts in zip(score_turns(model, conversation, precisions), by_turn, strict=True):
-            parts.append(found)
-    scores = [{p: join([found[p] for found, _ in parts]) for p in precisions} for parts in by_turn]
-    lengths = [[len(turn.prompt) + len(turn.answer) for turn in turns] for turns in zip(*held, strict=True)]
-    return _Turns(
-        tokens=tuple(sum(found) // len(found) for found in lengths),
-        hits=tuple(sum(hit for _, hit in parts) // len(parts) for parts in by_turn),
-        curves=tuple(Curve(precision=p, kld=tuple(turn[p].mean_kld for turn in scores)) for p in precisions),
-    )
+def _turn_curve(precision: Precision, by_turn: Sequence[Sequence[TurnScore]]) -> Curve:
+    """Mean KLD over the answers' tokens of each turn, over all conversations."""
+    same = [join([turn.scores[precision] for turn in turns]) for turns in by_turn]
+    return Curve(precision=precision, kld=tuple(scores.mean_kld for scores in same))

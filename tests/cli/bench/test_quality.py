@@ -12,18 +12,22 @@ from pagefleet_cli.bench.plot import write_plot
 from pagefleet_cli.bench.quality import Extent, measure
 from pagefleet_cli.bench.quality_report import print_quality
 from pagefleet_cli.bench.results import TARGETS, TextScore, write_json
+from pagefleet_cli.bench.workers import Here, open_workers
 from pagefleet_cli.errors import CommandError
 from pagefleet_engine.contract.precision import Precision
-from tests.cli.bench.parts import TEXT, TINY
+from tests.cli.bench.parts import TEXT, TINY, tiny_model
 
+ASKED = ("Who?", "Why?")
 EXTENT = Extent(num_tokens=384, window=128, long_context=400, num_conversations=2, answer_tokens=12)
 
 
 @pytest.fixture(scope="module")
 def result():
     said = []
-    found = measure(TINY, TEXT, "a fox", tuple(TARGETS), EXTENT, questions=("Who?", "Why?"), say=said.append)
-    assert said[0] == "text: window 1 of 3"
+    found = measure(
+        TINY, Here(TINY), TEXT, "a fox", tuple(TARGETS), EXTENT, questions=("Who?", "Why?"), say=said.append
+    )
+    assert said[0] == "text: window 1 of 3: done"
     return found
 
 
@@ -67,7 +71,7 @@ def test_the_picture_is_written(result, tmp_path):
 
 def test_parts_can_be_left_out():
     extent = replace(EXTENT, num_tokens=128, long_context=0, num_conversations=0)
-    found = measure(TINY, TEXT, "a fox", [Precision.INT8], extent, questions=("Who?",), say=lambda _: None)
+    found = measure(TINY, Here(TINY), TEXT, "a fox", [Precision.INT8], extent, questions=("Who?",), say=lambda _: None)
     assert (found.positions, found.by_position, found.by_turn) == ((), (), ())
     out = io.StringIO()
     print_quality(Console(file=out, width=160), found)
@@ -86,7 +90,7 @@ REFUSED = {
 @pytest.mark.parametrize(("extent", "says"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_does_not_fit_is_refused(extent, says):
     with pytest.raises(CommandError, match=says):
-        measure(TINY, TEXT, "a fox", [], extent, questions=(), say=lambda _: None)
+        measure(TINY, Here(TINY), TEXT, "a fox", [], extent, questions=(), say=lambda _: None)
 
 
 def score(precision, kld, change):
@@ -107,3 +111,11 @@ VERDICTS = {
 @pytest.mark.parametrize(("found", "want"), VERDICTS.values(), ids=VERDICTS.keys())
 def test_a_verdict_follows_the_targets(found, want):
     assert found.meets_target is want
+
+
+def test_workers_find_the_same():
+    extent = replace(EXTENT, num_tokens=256, long_context=0, num_conversations=1)
+    with open_workers(tiny_model, TINY, 2) as workers:
+        found = measure(TINY, workers, TEXT, "a fox", [Precision.INT4], extent, questions=("Who?",), say=lambda _: None)
+    want = measure(TINY, Here(TINY), TEXT, "a fox", [Precision.INT4], extent, questions=("Who?",), say=lambda _: None)
+    assert replace(found, seconds=0.0) == replace(want, seconds=0.0)
