@@ -78,7 +78,7 @@ def make_runner(plan: RunnerPlan, checkpoint: Checkpoint, shard: Shard, all_redu
     return ModelRunner(
         decoder,
         cache,
-        Sampler(seed=plan.seed, eos_token_ids=plan.eos_token_ids),
+        Sampler(seed=plan.seed, eos_token_ids=plan.eos_token_ids, in_batches=plan.backend.is_gpu),
         batch_invariant=plan.batch_invariant,
         backend=plan.backend,
         capture=parts.capture,

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pagefleet_engine.api import TokenLogprobs
 from pagefleet_engine.request import SamplingParams
+from pagefleet_engine.runtime.batched_draw import draw_rows
 from pagefleet_engine.runtime.random import uniform
 from pagefleet_engine.scheduling.output import ScheduledRequest
 from pagefleet_engine.structured.constraint import Constraint, ConstraintFailed
@@ -52,21 +53,38 @@ class Sampler:
 
     seed: int
     eos_token_ids: tuple[int, ...]
+    in_batches: bool = False
+    """Rows that differ in temperature and filters alone are drawn together: pays where a device is waited for."""
 
     def sample(self, logits_SV: Tensor, requests: Sequence[ScheduledRequest]) -> list[Sampled]:
         """One result per row. A row with NaN or without any finite logit gets an error, the others do not notice."""
         peaks = logits_SV.amax(dim=-1).tolist()
         best = logits_SV.argmax(dim=-1).tolist()
+        drawn = self._draw_together(logits_SV, requests) if self.in_batches else {}
         return [
-            self._sample_row(logits_SV[row], request, peaks[row], best[row]) for row, request in enumerate(requests)
+            self._sample_row(logits_SV[row], request, peaks[row], best[row], drawn.get(row))
+            for row, request in enumerate(requests)
         ]
 
-    def _sample_row(self, logits_V: Tensor, request: ScheduledRequest, peak: float, best: int) -> Sampled:
+    def _draw_together(self, logits_SV: Tensor, requests: Sequence[ScheduledRequest]) -> dict[int, int | None]:
+        """Tokens by row; None, or no entry, for rows that are drawn by themselves."""
+        rows = [row for row, request in enumerate(requests) if _is_plain_draw(request)]
+        if not rows:
+            return {}
+        chosen = [requests[row] for row in rows]
+        draws = [uniform(self._seed_of(r), r.num_known - r.num_prompt_tokens) for r in chosen]
+        return dict(zip(rows, draw_rows(logits_SV[rows], [r.sampling for r in chosen], draws), strict=True))
+
+    def _sample_row(
+        self, logits_V: Tensor, request: ScheduledRequest, peak: float, best: int, drawn: int | None
+    ) -> Sampled:
         if not _NEVER < peak < float("inf"):
             return Sampled(request_id=request.request_id, token_id=None, error=f"the model's logits peak at {peak}")
         params = request.sampling
         is_complete = False
-        if request.constraint is None:
+        if drawn is not None:
+            token_id = drawn
+        elif request.constraint is None:
             token_id = best if _is_plain_greedy(params) else self._choose(logits_V, request)
         else:
             try:
@@ -200,9 +218,18 @@ def _at_share(weights: Tensor, draw: float) -> int:
 
 def _is_plain_greedy(params: SamplingParams) -> bool:
     """Nothing moves the largest logit: the whole batch's argmax is the answer."""
+    return params.temperature == 0.0 and _leaves_logits(params)
+
+
+def _is_plain_draw(request: ScheduledRequest) -> bool:
+    """Temperature and filters are all there is between the logits and the token."""
+    return request.constraint is None and request.sampling.temperature > 0.0 and _leaves_logits(request.sampling)
+
+
+def _leaves_logits(params: SamplingParams) -> bool:
+    """No minimum length, bias or penalty changes them."""
     return (
-        params.temperature == 0.0
-        and params.min_tokens == 0
+        params.min_tokens == 0
         and not params.logit_bias
         and params.repetition_penalty == 1.0
         and params.presence_penalty == 0.0
