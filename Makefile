@@ -97,6 +97,10 @@ control-changes: install ## 1,000 valid and 1,000 invalid changes of the runtime
 disconnects: install ## 10,000 clients that leave at random moments (DISCONNECTS=)
 	PAGEFLEET_DISCONNECTS=$(or $(DISCONNECTS),10000) $(BIN)/python -m pytest tests/engine/server/test_disconnects.py
 
+.PHONY: sigterm-long
+sigterm-long: install ## SIGTERM to an engine under load, 20 times (RUNS=)
+	PAGEFLEET_SIGTERMS=$(or $(RUNS),20) $(BIN)/python -m pytest tests/engine/server/test_sigterm.py
+
 .PHONY: simulate-remedies
 simulate-remedies: install ## tuning and scaling under noisy load, six hours for each of 100 seeds (SEEDS=, HOURS=)
 	$(BIN)/python -m tests.operator.remedies.simulate_remedies --seeds $(or $(SEEDS),100) --hours $(or $(HOURS),6)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from pagefleet_engine.request import SamplingError, SamplingParams
-from pagefleet_engine.server.errors import invalid, shorten, unsupported
+from pagefleet_engine.server.errors import ApiError, invalid, shorten, unsupported
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.schemas import ChatBody, CompletionBody, GenerationBody
 from pagefleet_engine.server.tools import check_tool_calls
@@ -151,8 +151,17 @@ def build_sampling(body: GenerationBody, limits: Limits, vocab_size: int) -> Sam
         )
         params.check_vocabulary(vocab_size)
     except SamplingError as error:
-        raise invalid(str(error), param=error.param) from None
+        raise _as_asked(error, body) from None
     return params
+
+
+def _as_asked(error: SamplingError, body: GenerationBody) -> ApiError:
+    """Chat has two names for `max_tokens`."""
+    message, param = str(error), error.param
+    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+        message = message.replace("max_tokens", "max_completion_tokens")
+        param = "max_completion_tokens" if param == "max_tokens" else param
+    return invalid(message, param=param)
 
 
 _PLAIN_FIELDS: Final = (

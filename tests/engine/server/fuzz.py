@@ -17,8 +17,9 @@ import random
 import re
 import resource
 import socket
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -47,6 +48,8 @@ ROUTES = (
         allow_demotion=True,
     ),
 )
+CALM_EVERY = 80
+REPORT_EVERY = 1_000
 LEAKS = re.compile(rb"Traceback|site-packages|\.py\b|0x[0-9a-f]{6,}")
 
 
@@ -54,16 +57,27 @@ LEAKS = re.compile(rb"Traceback|site-packages|\.py\b|0x[0-9a-f]{6,}")
 class Findings:
     """What the answers were, and what was wrong with them."""
 
-    statuses: Counter[int | str] = field(default_factory=Counter)
+    statuses: Counter[int] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     calm_rounds: int = 0
     num_sent: int = 0
     memory_mb: tuple[int, int] = (0, 0)
     """Resident, after the first tenth and at the end."""
+    report: Callable[[str], None] | None = None
+
+    def count(self) -> None:
+        """One more was sent; now and then somebody hears of it."""
+        self.num_sent += 1
+        if self.report is not None and self.num_sent % REPORT_EVERY == 0:
+            statuses = ", ".join(f"{status}: {count}" for status, count in sorted(self.statuses.items()))
+            self.report(
+                f"{self.num_sent} requests ({statuses}), {self.calm_rounds} calm rounds, "
+                f"{len(self.problems)} problems, {memory_mb()} MB"
+            )
 
     def look_at(self, request: Hostile, reply: bytes) -> None:
         status, body = _parse(reply)
-        self.statuses[status or "closed"] += 1
+        self.statuses[status] += 1
         problem = problem_of(status, body)
         if problem is not None:
             self.problems.append(f"{problem}\n  sent {request.data[:600]!r}\n  got  {reply[:600]!r}")
@@ -151,9 +165,11 @@ class ErrorLog(logging.Handler):
         self._findings.problems.append(f"logged: {self.format(record)}")
 
 
-async def run(num_requests: int, seed: int, *, concurrency: int = 12) -> Findings:
+async def run(
+    num_requests: int, seed: int, *, concurrency: int = 12, report: Callable[[str], None] | None = None
+) -> Findings:
     """Fire them all; returns what was found. Raises nothing for what a request did."""
-    findings = Findings()
+    findings = Findings(report=report)
     errors = ErrorLog(findings)
     logging.getLogger("pagefleet_engine").addHandler(errors)
     service = Service(limits=Limits(header_timeout_s=5.0, body_timeout_s=5.0))
@@ -178,7 +194,7 @@ async def run(num_requests: int, seed: int, *, concurrency: int = 12) -> Finding
 
 
 async def _fire(port: int, requests: Iterator[Hostile], concurrency: int, findings: Findings, calm: list[Any]) -> None:
-    """A calm round begins with every 40th hostile request, and runs beside those that follow."""
+    """A calm round begins with every 80th hostile request, and runs beside those that follow."""
     due = asyncio.Event()
 
     async def sender() -> None:
@@ -186,8 +202,8 @@ async def _fire(port: int, requests: Iterator[Hostile], concurrency: int, findin
             reply = await exchange(port, request)
             if request.hangs_up_after is None:
                 findings.look_at(request, reply)
-            findings.num_sent += 1
-            if findings.num_sent % 40 == 0:
+            findings.count()
+            if findings.num_sent % CALM_EVERY == 0:
                 due.set()
 
     async def listener() -> None:
@@ -229,12 +245,17 @@ def memory_mb() -> int:
     return pages * resource.getpagesize() // 2**20
 
 
+def tell(line: str) -> None:
+    """How far it is, beside the result."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    findings = asyncio.run(run(arguments.requests, arguments.seed))
+    findings = asyncio.run(run(arguments.requests, arguments.seed, report=tell))
     print(f"{arguments.requests} requests, {findings.calm_rounds} calm rounds beside them: {dict(findings.statuses)}")
     print("MB resident after the first tenth and at the end: {} and {}".format(*findings.memory_mb))
     for problem in findings.problems[:20]:

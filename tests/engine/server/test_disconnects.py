@@ -79,7 +79,7 @@ async def test_nothing_stays_behind():
     async with (
         running_tiny_engine(**scheduling, max_num_queued=1_000) as engine,
         running_server(engine) as server,
-        httpx.AsyncClient(base_url=server.url, timeout=60) as client,
+        httpx.AsyncClient(base_url=server.url, timeout=None) as client,
     ):
         left = asyncio.Event()
         staying = asyncio.gather(*(stay(client, str(i), left) for i in range(3)))

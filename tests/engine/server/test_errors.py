@@ -135,6 +135,9 @@ ROWS = {
         "presence_penalty is 3.0: must be -2 to 2", param="presence_penalty", presence_penalty=3
     ),
     "max_tokens 0": plain("max_tokens is 0: must be 1 to 2147483648", param="max_tokens", max_tokens=0),
+    "max_completion_tokens 0 is named as the client does": chat(
+        "max_completion_tokens is 0: must be 1 to 2147483648", param="max_completion_tokens", max_completion_tokens=0
+    ),
     "max_tokens -1": plain("max_tokens is -1: must be 1 to 2147483648", param="max_tokens", max_tokens=-1),
     "min_tokens -1": plain("min_tokens is -1: must be 0 to 2147483648", param="min_tokens", min_tokens=-1),
     "min_tokens above max_tokens": plain(
@@ -151,14 +154,14 @@ ROWS = {
     "a long stop string": plain("stop: each string must have 1 to 8 characters", param="stop", stop=["x" * 9]),
     "too many stop strings": plain("stop: has 3 strings; at most 2 are served", param="stop", stop=["a", "b", "c"]),
     "stop a number": plain("stop: must be a string or a list of strings", param="stop", stop=3),
-    "CVE class: a stop token outside the vocabulary": plain(
+    "PYSEC-2026-145: a stop token outside the vocabulary": plain(
         f"stop_token_ids has token id 260: the model's ids are {IDS}", param="stop_token_ids", stop_token_ids=[260]
     ),
     "too many stop tokens": plain(
         "stop_token_ids: has 3 ids; at most 2 are served", param="stop_token_ids", stop_token_ids=[1, 2, 3]
     ),
     # logits
-    "CVE class: a bias outside the vocabulary": plain(
+    "PYSEC-2026-145: a bias outside the vocabulary": plain(
         f"logit_bias has token id 260: the model's ids are {IDS}", param="logit_bias", logit_bias={"260": 1}
     ),
     "a bias key that is no number": plain("logit_bias: '-1' is no token id", param="logit_bias", logit_bias={"-1": 1}),
@@ -195,7 +198,7 @@ ROWS = {
         code="context_length_exceeded",
         messages=[{"role": "user", "content": "x" * 69}],
     ),
-    "a text that no tokenizer needs to see": plain(
+    "CVE-2025-52566: a text that no tokenizer needs to see": plain(
         "the prompt is too long: the maximum context length is 64 tokens, and prompt has 3000 characters: "
         "more than 2048 cannot fit; shorten it",
         param="prompt",
@@ -269,7 +272,7 @@ ROWS = {
     ),
     "allowed_token_ids": unsupported("allowed_token_ids", [2**31]),
     "bad_words": unsupported("bad_words", [""]),
-    "logits_processors": unsupported("logits_processors", ["os.system"]),
+    "CVE-2026-7304: logits_processors": unsupported("logits_processors", ["os.system"]),
     "a message with a function call of the old kind": chat(
         "messages.0.function_call is not supported by this engine: leave it out",
         param="messages.0.function_call",
@@ -306,8 +309,8 @@ async def test_each_row(small_limits):
 
 # sentence → (method, path, body, headers, status, code)
 HTTP = {
-    "an unknown path": ("GET", "/v2/chat", b"", {}, 404, "not_found"),
-    "a path above the root": ("GET", "/../../etc/passwd", b"", {}, 404, "not_found"),
+    "CVE-2026-9540: an unknown path": ("GET", "/v2/chat", b"", {}, 404, "not_found"),
+    "CVE-2026-9540: a path above the root": ("GET", "/../../etc/passwd", b"", {}, 404, "not_found"),
     "a slash too many": ("POST", "//v1/completions", b"{}", {}, 404, "not_found"),
     "a slash at the end": ("POST", "/v1/completions/", b"{}", {}, 404, "not_found"),
     "a method that is not served": ("GET", "/v1/completions", b"", {}, 405, "method_not_allowed"),
@@ -324,9 +327,16 @@ HTTP = {
     "malformed JSON": ("POST", PLAIN, b"{", {}, 400, "invalid_json"),
     "a body larger than declared possible": ("POST", PLAIN, b"x" * 4_097, {}, 413, "body_too_large"),
     "a target that is too long": ("GET", "/" + "a" * 9_000, b"", {}, 414, "uri_too_long"),
-    "101 headers": ("GET", "/v1/models", b"", {f"x-{i}": "a" for i in range(101)}, 431, None),
-    "headers of 64 KiB and a bit": ("GET", "/v1/models", b"", {"x-a": "a" * 65_600}, 431, "headers_too_large"),
-    "one header of 1 MiB": ("GET", "/v1/models", b"", {"x-a": "a" * 2**20}, 431, None),
+    "CVE-2025-48956: 101 headers": ("GET", "/v1/models", b"", {f"x-{i}": "a" for i in range(101)}, 431, None),
+    "CVE-2025-48956: headers of 64 KiB and a bit": (
+        "GET",
+        "/v1/models",
+        b"",
+        {"x-a": "a" * 65_600},
+        431,
+        "headers_too_large",
+    ),
+    "CVE-2025-48956: one header of 1 MiB": ("GET", "/v1/models", b"", {"x-a": "a" * 2**20}, 431, None),
 }
 
 
