@@ -125,7 +125,7 @@ def plan_runner(
     dtype = _DTYPES[arguments.dtype]
     max_model_len = resolve_max_model_len(arguments, config)
     precisions = precisions_in_use(arguments, read_start(arguments), max_model_len)
-    check_precisions(arguments, precisions, dtype)
+    check_precisions(arguments, precisions, dtype, backend)
     plan = RunnerPlan(
         model=arguments.model,
         dtype=dtype,
@@ -160,7 +160,7 @@ def warm_up_requests(arguments: EngineArguments, plan: RunnerPlan, layout: Frame
 def longest_kv(plan: RunnerPlan, layout: FrameLayout) -> dict[Precision, int]:
     """Tokens of one request that the whole pool holds, by precision that frames can be sealed in."""
     sizes = GroupSizes(layout)
-    kept = [Precision.BF16] if plan.dtype is torch.float32 else list(Precision)
+    kept = [Precision.BF16] if plan.dtype is torch.float32 else [p for p in Precision if p not in plan.backend.without]
     # the KV of a request's last token is never computed
     return {precision: sizes.longest(plan.num_frames, precision) + 1 for precision in kept}
 
@@ -211,7 +211,8 @@ def scheduler_config(arguments: EngineArguments, plan: RunnerPlan, model: str) -
         enable_prefix_caching=arguments.enable_prefix_caching,
         model=model,
         cache_key=os.urandom(32),
-        batch_invariant=arguments.batch_invariant,
+        # demotion makes fp8_e4m3 of bf16 frames
+        batch_invariant=arguments.batch_invariant or Precision.FP8_E4M3 in plan.backend.without,
     )
 
 
@@ -225,13 +226,16 @@ def resolve_max_model_len(arguments: EngineArguments, config: ModelConfig) -> in
     return wanted or config.context_len
 
 
-def check_precisions(arguments: EngineArguments, precisions: Iterable[Precision], dtype: torch.dtype) -> None:
-    """fp32 frames exist for reference numerics and cannot be sealed in another precision."""
-    if dtype is not torch.float32:
-        return
+def check_precisions(
+    arguments: EngineArguments, precisions: Iterable[Precision], dtype: torch.dtype, backend: Backend = CPU
+) -> None:
+    """Refuse what cannot be sealed: anything in fp32 frames, for reference numerics, and what a GPU cannot convert."""
     for precision in precisions:
-        if precision is not Precision.BF16:
-            origin = "--kv-cache-dtype" if precision is arguments.kv_cache_dtype else START_FLAG
+        origin = "--kv-cache-dtype" if precision is arguments.kv_cache_dtype else START_FLAG
+        if precision in backend.without:
+            others = ", ".join(p for p in Precision if p not in backend.without)
+            raise StartupError(f"{origin}: {backend.device_name} cannot convert {precision}: use one of {others}")
+        if dtype is torch.float32 and precision is not Precision.BF16:
             raise StartupError(f"--dtype float32 keeps K and V as they are: leave {precision} out of {origin}")
 
 

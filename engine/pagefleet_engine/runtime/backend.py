@@ -16,10 +16,15 @@ from typing import Literal
 
 import torch
 
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.errors import StartupError
 
 BACKEND_VARIABLE = "PAGEFLEET_ATTENTION_BACKEND"
 """`triton` or `reference`; `reference` also keeps the engine on the CPU. Unset, the machine decides."""
+
+
+_CONVERTS_E4M3 = (8, 9)
+"""Older GPUs, as the A100, have no instruction for it, and Triton refuses the type."""
 
 
 class Attention(StrEnum):
@@ -35,6 +40,8 @@ class Machine:
 
     gpus: tuple[str, ...] = ()
     """Their names."""
+    capability: tuple[int, int] = (9, 0)
+    """Compute capability of the oldest of them."""
     has_triton: bool = True
     interprets: bool = False
     """Triton runs in its interpreter (`TRITON_INTERPRET=1`), which works on the CPU only."""
@@ -49,6 +56,9 @@ class Backend:
     device_name: str = "cpu"
     is_paged: bool = False
     """One call per op for all requests of a step, over frame tables. The CPU's own path attends request by request."""
+
+    without: frozenset[Precision] = frozenset()
+    """Precisions that the kernels cannot be compiled for on this device."""
 
     @property
     def is_gpu(self) -> bool:
@@ -86,7 +96,10 @@ def choose_backend(
     attention = Attention.REFERENCE if batch_invariant else Attention.TRITON
     if not gpus:
         return Backend(attention=attention, is_paged=True)
-    return Backend(attention=attention, device_type="cuda", device_name=gpus[0], is_paged=True)
+    without = frozenset[Precision]()
+    if attention is Attention.TRITON and machine.capability < _CONVERTS_E4M3:
+        without = frozenset({Precision.FP8_E4M3})
+    return Backend(attention=attention, device_type="cuda", device_name=gpus[0], is_paged=True, without=without)
 
 
 def _check(wanted: str | None, gpus: tuple[str, ...], machine: Machine, num_ranks: int, dtype: torch.dtype) -> None:

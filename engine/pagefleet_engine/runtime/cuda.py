@@ -37,6 +37,7 @@ def find_machine(environ: Mapping[str, str]) -> Machine:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return Machine(
         gpus=tuple(torch.cuda.get_device_name(index) for index in range(gpus)),
+        capability=min((torch.cuda.get_device_capability(index) for index in range(gpus)), default=(0, 0)),
         has_triton=find_spec("triton") is not None,
         interprets=environ.get("TRITON_INTERPRET") == "1",
     )

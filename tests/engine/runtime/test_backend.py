@@ -1,8 +1,11 @@
 """Which backend an engine gets, and what it is told when it cannot have one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.runtime.backend import BACKEND_VARIABLE, CPU, Attention, Backend, Machine, choose_backend
 
@@ -13,6 +16,7 @@ INTERPRETER = Machine(interprets=True)
 ON_GPU = Backend(attention=Attention.TRITON, device_type="cuda", device_name=H200, is_paged=True)
 INTERPRETED = Backend(attention=Attention.TRITON, is_paged=True)
 INVARIANT = Backend(attention=Attention.REFERENCE, device_type="cuda", device_name=H200, is_paged=True)
+ON_A100 = replace(ON_GPU, device_name="A100", without=frozenset({Precision.FP8_E4M3}))
 
 CHOSEN = {
     "Triton where a GPU is": (None, ONE_GPU, {}, ON_GPU),
@@ -22,6 +26,7 @@ CHOSEN = {
     "the references on the GPU for bits that no batch changes": (None, ONE_GPU, {"batch_invariant": True}, INVARIANT),
     "the interpreter when tests ask for it": ("triton", INTERPRETER, {}, INTERPRETED),
     "no GPU is used beside the interpreter": (None, Machine(gpus=(H200,), interprets=True), {}, CPU),
+    "no fp8_e4m3 on a GPU that cannot convert it": (None, Machine(gpus=("A100",), capability=(8, 0)), {}, ON_A100),
     "fp32 on a CPU": (None, NO_GPU, {"dtype": torch.float32}, CPU),
     "as many ranks as GPUs": (None, Machine(gpus=(H200, H200)), {"num_ranks": 2}, ON_GPU),
     "any number of ranks on a CPU": (None, NO_GPU, {"num_ranks": 4}, CPU),
