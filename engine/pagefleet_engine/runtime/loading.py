@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
+from pagefleet_engine.errors import StartupError
 from pagefleet_engine.layers.parallel import AllReduce, Shard
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.runtime.backend import CPU, Backend
@@ -50,6 +53,24 @@ def load_runner(plan: RunnerPlan, shard: Shard, all_reduce: AllReduce | None) ->
 
 def make_runner(plan: RunnerPlan, checkpoint: Checkpoint, shard: Shard, all_reduce: AllReduce | None) -> ModelRunner:
     """One rank's runner from an open checkpoint. Raises `StartupError`."""
+    with refusing_what_does_not_fit(plan):
+        return _make_runner(plan, checkpoint, shard, all_reduce)
+
+
+@contextmanager
+def refusing_what_does_not_fit(plan: RunnerPlan) -> Iterator[None]:
+    """Raises `StartupError` where the device runs out of memory."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        found = str(error).split(". ", maxsplit=1)[0]
+        raise StartupError(
+            f"--model {plan.model}: weights, one step and frames do not fit on {plan.backend.device_name} ({found}): "
+            "use more ranks (--tensor-parallel-size), a smaller pool (--kv-cache-memory-bytes) or a smaller model"
+        ) from error
+
+
+def _make_runner(plan: RunnerPlan, checkpoint: Checkpoint, shard: Shard, all_reduce: AllReduce | None) -> ModelRunner:
     device = plan.backend.device(shard.rank)
     parts = device_parts(plan.backend, shard.rank)
     decoder = load_decoder(

@@ -35,6 +35,9 @@ _TIMEOUT = timedelta(seconds=120)
 """How long a rank waits for the others, at start and in a sum."""
 
 
+_READY = b"ready"
+
+
 class RankLost(EngineError):
     """A child has ended or does not answer; the engine cannot go on."""
 
@@ -59,7 +62,10 @@ class RanksExecutor:
             join_group(store, Shard(rank=0, size=size), backend)
             self._runner = make_runner(Shard(rank=0, size=size), sum_over_ranks)
             for pipe in self._pipes:
-                pipe.recv_bytes()
+                self._check_ready(pipe.recv_bytes())
+        except StartupError:
+            self.close()
+            raise
         except (RuntimeError, OSError, EOFError) as error:
             self.close()
             raise StartupError(f"--tensor-parallel-size {size}: {self._lost() or error}") from error
@@ -93,6 +99,12 @@ class RanksExecutor:
         if dist.is_initialized():
             dist.destroy_process_group()
 
+    @staticmethod
+    def _check_ready(answer: bytes) -> None:
+        """Raises `StartupError` with what a rank has to say instead."""
+        if answer != _READY:
+            raise StartupError(answer.decode())
+
     def _lost(self) -> str | None:
         for child in self._children:
             child.join(timeout=0.5)
@@ -109,8 +121,12 @@ def run_rank(
     torch.set_num_threads(num_threads)
     store = TCPStore("127.0.0.1", port, shard.size, is_master=False, timeout=_TIMEOUT)
     join_group(store, shard, backend)
-    runner = make_runner(shard, sum_over_ranks)
-    pipe.send_bytes(b"ready")
+    try:
+        runner = make_runner(shard, sum_over_ranks)
+    except StartupError as error:  # rank 0 tells people
+        pipe.send_bytes(str(error).encode())
+        return
+    pipe.send_bytes(_READY)
     while True:
         try:
             message = pipe.recv_bytes()

@@ -54,6 +54,17 @@ def fails_on_rank_one(shard, all_reduce):
     return tiny_runner(shard, all_reduce)
 
 
+def test_what_a_rank_has_to_say_is_the_startup_error():
+    with pytest.raises(StartupError, match=r"^its share of the weights is damaged$"):
+        RanksExecutor(refuses_on_rank_one, 2)
+
+
+def refuses_on_rank_one(shard, all_reduce):
+    if shard.rank == 1:
+        raise StartupError("its share of the weights is damaged")
+    return tiny_runner(shard, all_reduce)
+
+
 DIVIDED = {
     "two heads on two ranks": (2, 2, [range(0, 1), range(1, 2)]),
     "six heads on two ranks": (6, 2, [range(0, 3), range(3, 6)]),
