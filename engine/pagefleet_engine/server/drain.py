@@ -1,6 +1,7 @@
 """How an engine leaves: unready at once, late arrivals still served, then refused, running work finished or cut.
 
-    begin ── grace ──> refuse (503) ── nothing in flight, or the deadline, or a second signal ──> stop
+    begin ── grace ──> refuse (503) ── a moment, then nothing in flight ──> stop
+                                    ── the deadline, or a second signal ──> stop
 
 A drain may begin before SIGTERM, by the control API, and can be cancelled until SIGTERM comes.
 """
@@ -17,6 +18,10 @@ from pagefleet_engine.server.errors import invalid
 from pagefleet_engine.server.lifecycle import Lifecycle, Phase
 
 log = logging.getLogger(__name__)
+
+
+_LINGER_S = 0.2
+"""From the first refusal until the listener may close: who connected before it is accepted and answered by then."""
 
 
 class StopSignals:
@@ -38,9 +43,10 @@ class StopSignals:
 class Drain:
     """Moves the life cycle through a drain. Belongs to the event loop."""
 
-    def __init__(self, lifecycle: Lifecycle, *, grace_s: float) -> None:
+    def __init__(self, lifecycle: Lifecycle, *, grace_s: float, linger_s: float = _LINGER_S) -> None:
         self._lifecycle = lifecycle
         self._grace_s = grace_s
+        self._linger_s = linger_s
         self._timer: asyncio.TimerHandle | None = None
         self._refusing = asyncio.Event()
         self._is_final = False
@@ -81,11 +87,15 @@ class Drain:
         await _first_of(signals.hurry.wait(), self._refusing.wait(), timeout_s=None)
         self.refuse()
         left_s = max(0.0, deadline - asyncio.get_running_loop().time())
-        await _first_of(signals.hurry.wait(), self._lifecycle.wait_idle(), timeout_s=left_s)
+        await _first_of(signals.hurry.wait(), self._until_quiet(), timeout_s=left_s)
         if self._lifecycle.in_flight:
             why = "a second signal came" if signals.hurry.is_set() else f"--drain-timeout {timeout_s:g} s has passed"
             log.warning("%d requests are cut: %s", self._lifecycle.in_flight, why)
         return self._lifecycle.in_flight == 0
+
+    async def _until_quiet(self) -> None:
+        await asyncio.sleep(self._linger_s)
+        await self._lifecycle.wait_idle()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -87,6 +87,20 @@ async def test_grace_is_kept_when_nothing_runs():
     assert await leaving is True
 
 
+async def test_the_listener_outlives_the_first_refusal():
+    """Who connected at the very end of the grace is told 503 instead of being reset."""
+    lifecycle, signals = Lifecycle(), StopSignals()
+    drain = Drain(lifecycle, grace_s=3600, linger_s=3600)
+    leaving = asyncio.create_task(drain.leave(signals, timeout_s=7200))
+    await asyncio.wait({leaving}, timeout=0)
+    drain.refuse()
+    await asyncio.wait({leaving}, timeout=0.01)
+    assert (lifecycle.phase, lifecycle.in_flight, leaving.done()) == (Phase.REFUSING, 0, False)
+    signals.received()
+    signals.received()
+    assert await leaving is True
+
+
 async def test_what_is_left_at_the_deadline_is_cut():
     lifecycle = Lifecycle()
     with lifecycle.serving():
