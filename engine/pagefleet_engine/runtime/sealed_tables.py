@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +17,10 @@ from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.table import SealedGroup
 from pagefleet_engine.runtime.packed import Ints
 from pagefleet_engine.scheduling.output import ScheduledRequest
+
+
+_MOST = 4096
+"""Requests remembered: as many as can ever run. One that is forgotten is read anew when it comes again."""
 
 
 class Columns(NamedTuple):
@@ -31,6 +36,7 @@ def no_columns() -> Columns:
 
 @dataclass(slots=True)
 class _Known:
+    owner: object
     epoch: int
     count: int = 0
     columns: dict[Precision, Columns] = field(default_factory=dict)
@@ -40,14 +46,22 @@ class SealedTables:
     """What earlier steps have sealed, by request and precision."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def of(self, request: ScheduledRequest) -> Mapping[Precision, Columns]:
         """The request's sealed frames as this step finds them. Valid until the next call for the request."""
         context = request.context
         known = self._known.get(request.request_id)
-        if known is None or known.epoch != context.epoch or known.count > context.count:
-            known = self._known[request.request_id] = _Known(context.epoch)
+        if (
+            known is None
+            or known.owner is not context.owner
+            or known.epoch != context.epoch
+            or known.count > context.count
+        ):
+            known = self._known[request.request_id] = _Known(context.owner, context.epoch)
+        self._known.move_to_end(request.request_id)
+        if len(self._known) > _MOST:
+            self._known.popitem(last=False)
         append(known.columns, context.since(known.count))
         known.count = context.count
         return known.columns

@@ -48,6 +48,11 @@ class Context:
         self.count = count
         self.epoch = table.epoch
 
+    @property
+    def owner(self) -> object:
+        """The same object in all steps of one request. A later request may have its id, but never its owner."""
+        return self._table
+
     def __len__(self) -> int:
         return self.count
 

@@ -62,6 +62,23 @@ def test_tables_follow_growth_replacement_and_shrinking():
     assert frames_of(tables.of(request_over(FrameTable(), 0))) == {}
 
 
+def test_a_request_with_the_id_of_an_earlier_one_begins_anew():
+    first, second, tables = FrameTable(), FrameTable(), SealedTables()
+    first.sealed += [SealedGroup(3, 0, 8, Precision.BF16), SealedGroup(4, 8, 8, Precision.BF16)]
+    second.sealed += [SealedGroup(6, 0, 8, Precision.BF16), SealedGroup(4, 8, 8, Precision.BF16)]
+    assert frames_of(tables.of(request_over(first, 2))) == {"bf16": [3, 4]}
+    assert frames_of(tables.of(request_over(second, 2))) == {"bf16": [6, 4]}
+
+
+def test_no_more_requests_are_remembered_than_can_run():
+    table, tables = FrameTable(), SealedTables()
+    table.sealed.append(SealedGroup(7, 0, 8, Precision.BF16))
+    for index in range(5000):
+        tables.of(request_over(table, 1)._replace(request_id=str(index)))
+    assert len(tables._known) == 4096
+    assert frames_of(tables.of(request_over(table, 1)._replace(request_id="0"))) == {"bf16": [7]}
+
+
 def test_rows_of_padding_have_no_frames():
     table, tables = FrameTable(), SealedTables()
     table.sealed += [SealedGroup(7, 0, 8, Precision.BF16), SealedGroup(5, 8, 8, Precision.BF16)]
