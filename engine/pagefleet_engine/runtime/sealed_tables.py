@@ -18,7 +18,6 @@ from pagefleet_engine.memory.table import SealedGroup
 from pagefleet_engine.runtime.packed import Ints
 from pagefleet_engine.scheduling.output import ScheduledRequest
 
-
 _MOST = 4096
 """Requests remembered: as many as can ever run. One that is forgotten is read anew when it comes again."""
 
