@@ -78,6 +78,7 @@ def engine(
     answer: Annotated[int, typer.Option(min=1, help="Tokens of an answer in the simulation.")] = 500,
     max_model_len: Annotated[int, typer.Option(min=16, help="What contiguous reserves per request.")] = 4096,
     rounds: Annotated[int, typer.Option(min=0, help="Rounds of the real engine; 0 leaves it out.")] = 1,
+    requests: Annotated[int, typer.Option(min=1, help="Requests of 256 + 128 tokens in each mode of a round.")] = 24,
     json: JsonPath = None,
 ) -> None:
     """Compare contiguous, paged BF16, FP8 and INT4 KV on the same bytes: requests at once, waste, tokens per second."""
@@ -94,12 +95,15 @@ def engine(
     from pagefleet_cli.bench.engine import measure_engine
     from pagefleet_cli.bench.engine_report import print_engine
     from pagefleet_cli.bench.models import open_model
+    from pagefleet_cli.bench.throughput import Load
 
     opened = open_model(model, "bfloat16")
     sizes = Sizes(
         layout=opened.layout, num_frames=frames, max_model_len=max_model_len, num_prompt=prompt, num_answer=answer
     )
-    result = measure_engine(opened, sizes, read_text(None), rounds=rounds, say=_progress)
+    result = measure_engine(
+        opened, sizes, read_text(None), rounds=rounds, say=_progress, load=Load(num_requests=requests)
+    )
     if json is not None:
         write_json(json, result.as_json())
     print_engine(make_console(), result)

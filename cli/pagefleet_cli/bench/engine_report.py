@@ -64,7 +64,7 @@ def print_engine(console: Console, result: EngineResult) -> None:
     if result.served:
         load = ", ".join(f"{name} {value:g}" for name, value in result.load.items())
         heading(console, f"The real engine under Poisson arrivals ({load})")
-        names = ("mode", "tokens/s", "x contiguous", "at once", "first token, s", "preemptions")
+        names = ("mode", "tokens/s", "x", "tokens/CPU s", "x", "at once", "first token, s", "preemptions")
         table(console, names, served_rows(result.served))
 
 
@@ -74,10 +74,12 @@ def _held_row(one: Holding, result: EngineResult) -> tuple[str, ...]:
 
 
 def served_rows(served: Sequence[Served]) -> list[tuple[str, ...]]:
-    """Speeds as multiples of the contiguous mode of the same round."""
-    base, rows = 1.0, list[tuple[str, ...]]()
+    """Speeds, each also as a multiple of the contiguous mode of the same round."""
+    rows: list[tuple[str, ...]] = []
+    base = served[0] if served else None
     for one in served:
-        base = one.tokens_per_s if one.mode == CONTIGUOUS.name else base
-        speed = (f"{one.tokens_per_s:.0f}", f"{one.tokens_per_s / base:.2f}", f"{one.at_once:.1f}")
-        rows.append((one.mode, *speed, f"{one.first_token_s:.1f}", str(one.preemptions)))
+        base = one if one.mode == CONTIGUOUS.name or base is None else base
+        wall, cpu = one.tokens_per_s / base.tokens_per_s, one.tokens_per_cpu_s / base.tokens_per_cpu_s
+        speeds = (f"{one.tokens_per_s:.1f}", f"{wall:.2f}", f"{one.tokens_per_cpu_s:.1f}", f"{cpu:.2f}")
+        rows.append((one.mode, *speeds, f"{one.at_once:.1f}", f"{one.first_token_s:.1f}", str(one.preemptions)))
     return rows

@@ -36,6 +36,7 @@ class Served:
 
     mode: str
     tokens_per_s: float  # generated, from the first arrival to the last end
+    tokens_per_cpu_s: float  # the same per second of this process's CPU time, which other programs do not change
     at_once: float  # mean number of running requests, by time
     first_token_s: float  # median wait for the first token
     preemptions: int
@@ -65,7 +66,7 @@ def serve(model: Model, text: Sequence[int], mode: Mode, load: Load) -> Served:
         max_model_len=load.max_model_len,
     )
     tally, arrivals = _Tally(), _arrivals(load)
-    began = time.monotonic()
+    began, cpu_began = time.monotonic(), time.process_time()
     for number, at in enumerate(arrivals):
         _step_until(lab, tally, began, at)
         tally.arrived_s[f"r{number}"] = time.monotonic() - began
@@ -75,6 +76,7 @@ def serve(model: Model, text: Sequence[int], mode: Mode, load: Load) -> Served:
     return Served(
         mode=mode.name,
         tokens_per_s=tally.num_tokens / seconds,
+        tokens_per_cpu_s=tally.num_tokens / (time.process_time() - cpu_began),
         at_once=tally.running_seconds / seconds,
         first_token_s=median(tally.waits_s.values()),
         preemptions=lab.core.stats().preemptions_total,

@@ -5,12 +5,15 @@ Contexts do not depend on each other, and one context keeps hardly more than one
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from threading import Thread
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
@@ -80,8 +83,17 @@ _model: list[Model] = []
 
 
 def _begin(load: Load, threads: int) -> None:
+    Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     _model.append(load())
+
+
+def _leave_with_parent() -> None:
+    """A worker holds a whole model: it must not stay behind when the command is killed."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _run(work: Callable[[Model], T]) -> T:

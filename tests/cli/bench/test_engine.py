@@ -82,12 +82,16 @@ def test_the_real_engine_answers_every_request(mode):
     assert found.first_token_s > 0
 
 
+def served(mode, speed, cpu_speed):
+    rest = {"at_once": 1.0, "first_token_s": 2.0, "preemptions": 0, "seconds": 1.0}
+    return Served(mode=mode.name, tokens_per_s=speed, tokens_per_cpu_s=cpu_speed, **rest)
+
+
 def test_speeds_are_multiples_of_the_same_rounds_contiguous_one():
-    served = [
-        Served(mode=mode.name, tokens_per_s=speed, at_once=1.0, first_token_s=2.0, preemptions=0, seconds=1.0)
-        for mode, speed in ((CONTIGUOUS, 10.0), (PAGED_FP8, 25.0), (CONTIGUOUS, 20.0), (PAGED_FP8, 30.0))
-    ]
-    assert [row[2] for row in served_rows(served)] == ["1.00", "2.50", "1.00", "1.50"]
+    rounds = [(CONTIGUOUS, 10.0, 8.0), (PAGED_FP8, 25.0, 20.0), (CONTIGUOUS, 20.0, 10.0), (PAGED_FP8, 30.0, 20.0)]
+    rows = served_rows([served(*one) for one in rounds])
+    assert [row[2] for row in rows] == ["1.00", "2.50", "1.00", "1.50"]
+    assert [row[4] for row in rows] == ["1.00", "2.50", "1.00", "2.00"]
 
 
 def test_the_report_has_every_mode_and_every_verdict():
