@@ -2,39 +2,24 @@
 
 40 requests in two turns, all precisions side by side, in a pool that is far too small for them: prefix hits, evictions,
 swaps, recomputes and precision changes in mid-run. The run proves something only if all of that happened, so it counts.
-Answers are lists of (token, its log probability): a single bit of difference in a logit would show.
 """
 
-from dataclasses import dataclass
-
 import pytest
-import torch
 
-from pagefleet_engine.contract.precision import Precision
-from pagefleet_engine.request import Request, SamplingParams
-from pagefleet_engine.testing import tiny_core, tiny_decoder
+from tests.engine.core.pressure import (
+    NUM_FRAMES,
+    PRECISIONS,
+    Recorder,
+    Turn,
+    seen,
+    small_core,
+    solo,
+    text_of,
+    together,
+)
 
-DECODER = tiny_decoder(seed=5, dtype=torch.bfloat16)
-PRECISIONS = (Precision.BF16, Precision.FP8_E4M3, Precision.INT8, Precision.INT4)
 NUM_REQUESTS = 40
-NUM_FRAMES, NUM_HOST_FRAMES = 40, 6
-BLOCK = 8
 AT_LEAST = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """What one request asks, and whether its precision changes after some tokens of the answer."""
-
-    name: str
-    prompt: tuple[int, ...]
-    max_tokens: int
-    precision: Precision
-    change: tuple[int, Precision] | None = None
-
-
-def text_of(seed, length):
-    return [(seed * 97 + 7 * i * i + 3 * i) % 256 for i in range(length)]
 
 
 def first_turns():
@@ -52,32 +37,6 @@ def second_turn(turn, answer):
     return Turn(name=turn.name + "-again", prompt=prompt, max_tokens=12, precision=turn.precision)
 
 
-def add(core, turn):
-    sampling = SamplingParams(temperature=0.0, max_tokens=turn.max_tokens, ignore_eos=True, logprobs=0)
-    core.add(Request(request_id=turn.name, prompt_token_ids=turn.prompt, sampling=sampling, precision=turn.precision))
-
-
-def step(core, turns, answers, last):
-    """One step; precision changes happen when an answer has reached the length that its turn names."""
-    for name, output in core.step():
-        answers.setdefault(name, []).extend((entry.token_id, entry.logprob) for entry in output.logprobs)
-        last[name] = output
-        change = turns[name].change
-        if output.finish_reason is None and change is not None and len(answers[name]) == change[0]:
-            core.scheduler.set_precision(name, change[1])
-
-
-def solo(turn):
-    core = tiny_core(
-        decoder=DECODER, dtype=torch.bfloat16, batch_invariant=True, block_size=BLOCK, max_num_batched_tokens=512
-    )
-    add(core, turn)
-    answers = {}
-    while core.has_work:
-        step(core, {turn.name: turn}, answers, {})
-    return answers[turn.name]
-
-
 @pytest.fixture(scope="module")
 def alone():
     """Answer of every turn, each run by itself."""
@@ -86,57 +45,62 @@ def alone():
     return answers | {turn.name: (turn, solo(turn)) for turn in again}
 
 
-def together(alone, core):
-    """All of them through one core; a second turn comes as soon as the first has ended."""
-    turns = {name: turn for name, (turn, _) in alone.items()}
-    waiting = [name for name in turns if not name.endswith("-again")]
-    answers, last, begun = {}, {}, set()
-    while waiting or core.has_work:
-        for name in waiting[:2]:
-            add(core, turns[name])
-            waiting.remove(name)
-            begun.add(name)
-        step(core, turns, answers, last)
-        core.scheduler.check_invariants()
-        ended = {name for name in begun if len(answers.get(name, ())) == turns[name].max_tokens}
-        waiting += [again for name in sorted(ended) if (again := f"{name}-again") in turns]
-        begun -= ended
-    return answers, last
-
-
-def small_core(**kwargs):
-    return tiny_core(
-        decoder=DECODER,
-        dtype=torch.bfloat16,
-        batch_invariant=True,
-        block_size=BLOCK,
-        num_frames=NUM_FRAMES,
-        num_host_frames=NUM_HOST_FRAMES,
-        max_num_seqs=16,
-        max_num_queued=100,
-        **kwargs,
-    )
+def solo_answers(alone):
+    return {name: answer for name, (_, answer) in alone.items()}
 
 
 @pytest.mark.parametrize("budget", [16, 48, 512])
 def test_every_request_equals_its_solo_run_under_pressure(alone, budget, capsys):
     core = small_core(max_num_batched_tokens=budget, enable_prefix_caching=True)
     answers, last = together(alone, core)
-    assert answers == {name: answer for name, (_, answer) in alone.items()}
-    stats = core.scheduler.stats()
-    seen = {
-        "swaps": stats.counters.swaps,
-        "recomputes": stats.counters.recomputes,
-        "evictions": stats.memory.evicted + stats.memory.evicted_to_host,
-        "prefix hits": sum(1 for output in last.values() if output.num_cached_tokens),
-    }
+    assert answers == solo_answers(alone)
+    counts = seen(core, last)
     with capsys.disabled():
-        print(f"\nbudget {budget}: {seen}")
-    assert all(count >= AT_LEAST for count in seen.values()), seen
+        print(f"\nbudget {budget}: {counts}")
+    assert all(count >= AT_LEAST for count in counts.values()), counts
+    stats = core.scheduler.stats()
     assert stats.frames["free"] + stats.frames["sealed"] == NUM_FRAMES
 
 
-def test_without_a_prefix_cache_too(alone):
+def test_without_a_prefix_cache_too(alone, capsys):
     core = small_core(max_num_batched_tokens=48)
-    assert together(alone, core)[0] == {name: answer for name, (_, answer) in alone.items()}
-    assert core.scheduler.stats().counters.preemptions >= AT_LEAST
+    answers, last = together(alone, core)
+    assert answers == solo_answers(alone)
+    counts = seen(core, last)
+    with capsys.disabled():
+        print(f"\nno prefix cache: {counts}")
+    assert (counts["evictions"], counts["prefix hits"]) == (0, 0)
+    assert counts["swaps"] >= AT_LEAST, counts
+    assert counts["swaps"] + counts["recomputes"] >= 2 * AT_LEAST, counts
+    assert core.scheduler.stats().frames["free"] == NUM_FRAMES
+
+
+def changing_turns():
+    """Every request changes its precision in the middle of a group, some to a wider one and some to a tighter one."""
+    for index in range(NUM_REQUESTS):
+        old, new = PRECISIONS[index % 4], PRECISIONS[(index + 1 + index // 4 % 3) % 4]
+        prompt = (*text_of(index % 4, 32), *text_of(200 + index, 2 + index % 5))
+        change = (4 + index % 9, new)
+        yield Turn(name=f"c{index}", prompt=prompt, max_tokens=94 + index % 16, precision=old, change=change)
+
+
+def test_a_change_of_precision_is_replayed(capsys):
+    """Solo runs change at the same token. A recompute after the change has to seal each group as it was at first."""
+    alone = {turn.name: (turn, solo(turn)) for turn in changing_turns()}
+    recorder = Recorder({name: turn for name, (turn, _) in alone.items()})
+    core = small_core(
+        max_num_batched_tokens=48,
+        enable_prefix_caching=True,
+        num_frames=24,  # there are no second turns here, so the pool is narrower
+        num_host_frames=5,
+        executor_of=recorder,
+    )
+    answers, last = together(alone, core)
+    assert answers == solo_answers(alone)
+    counts = seen(core, last) | {
+        "changes": sum(output.mixed for output in last.values()),
+        "recomputes of a changed request": len(recorder.replays),
+    }
+    with capsys.disabled():
+        print(f"\nprecision changes: {counts}")
+    assert all(count >= AT_LEAST for count in counts.values()), counts
