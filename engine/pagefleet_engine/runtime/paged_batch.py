@@ -27,6 +27,8 @@ from pagefleet_engine.runtime.packed import Ints, Packed, pack
 from pagefleet_engine.runtime.sealed_tables import Columns, SealedTables, append, no_columns, table_arrays
 from pagefleet_engine.scheduling.output import ScheduledRequest, ScheduleOutput
 
+_NOTHING = no_columns()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeSeal:
@@ -103,13 +105,18 @@ def _row_arrays(
     num_rows = num_decodes + sum(len(request.token_ids) for request in chunks)
     ids, positions, slots = np.zeros((3, num_rows), dtype=np.int32)
     frames = np.full(num_rows, -1, dtype=np.int32)
-    firsts = [*range(len(decodes)), *accumulate((len(c.token_ids) for c in chunks), initial=num_decodes)]
-    for request, row in zip([*decodes, *chunks], firsts, strict=False):
+    single = [(request, request.writes[0]) for request in decodes]
+    ids[: len(single)] = [request.token_ids[0] for request, _ in single]
+    positions[: len(single)] = [request.start for request, _ in single]
+    frames[: len(single)] = [write.frames[write.num_written // block_size] for _, write in single]
+    slots[: len(single)] = [write.num_written % block_size for _, write in single]
+    row = num_decodes
+    for request in chunks:
         count = len(request.token_ids)
         ids[row : row + count] = request.token_ids
         positions[row : row + count] = np.arange(request.start, request.start + count)
         for write in request.writes:
-            if count == 1 or not quantises(write):
+            if not quantises(write):
                 token = np.arange(write.num_written, write.num_written + write.num_new)
                 frames[row : row + write.num_new] = np.asarray(write.frames, dtype=np.int32)[token // block_size]
                 slots[row : row + write.num_new] = token % block_size
@@ -139,7 +146,7 @@ def _tables(
     """One table for each precision that somebody has frames in."""
     tables = {}
     for precision in Precision:
-        rows = [columns.get(precision, no_columns()) for columns in requests]
+        rows = [columns.get(precision, _NOTHING) for columns in requests]
         longest = max((len(row.frames) for row in rows), default=0)
         if longest:
             tables[precision] = table_arrays(rows, num_rows, buckets.width(longest))
