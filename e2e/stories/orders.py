@@ -31,7 +31,7 @@ def short_requests(model: str, count: int, seed: int = 0) -> list[Mapping[str, A
 
 def _long(model: str, chance: random.Random) -> Mapping[str, Any]:
     examples = [(chance.choice(ITEMS), chance.randint(100, 999)) for _ in range(2)]
-    asked = chance.choice(ITEMS), chance.randint(1000, 9999)
+    asked = chance.choice(ITEMS), chance.randint(100, 999)
     told = "\n\n".join(f"{_note(*order)} {_answer(*order)}" for order in examples)
     return _request(model, f"{told}\n\n{_note(*asked)}", {"item": asked[0], "number": asked[1]}, max_tokens=24)
 
