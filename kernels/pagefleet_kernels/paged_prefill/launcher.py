@@ -13,7 +13,7 @@ from pagefleet_kernels.paged_decode.launcher import LOG2_E, empty_table, tile_co
 from pagefleet_kernels.paged_prefill import kernel
 from pagefleet_kernels.tables import ChunkTable, Masking
 
-LEAST_SEQUENCES = 16
+LEAST_SEQUENCES = 8
 """A step with fewer chunks takes the kernel of one with this many: steps vary, and each compile holds a server up."""
 
 
