@@ -143,11 +143,12 @@ def small_setup() -> Setup:
     )
 
 
-def random_decoder(config: ModelConfig, device: torch.device) -> Decoder:
-    """Normal weights of standard deviation 0.02 in bf16."""
+def random_decoder(config: ModelConfig, device: torch.device, *, scaled: bool = False) -> Decoder:
+    """Normal weights in bf16, of standard deviation 0.02 or `scaled` so that answers wander and logits are apart."""
 
-    def matrix(rows: int, columns: int) -> Linear:
-        return Linear(torch.empty((rows, columns), dtype=torch.bfloat16, device=device).normal_(std=0.02))
+    def matrix(rows: int, columns: int, gain: float = 1.0) -> Linear:
+        std = gain * columns**-0.5 if scaled else 0.02
+        return Linear(torch.empty((rows, columns), dtype=torch.bfloat16, device=device).normal_(std=std))
 
     def norm() -> RMSNorm:
         return RMSNorm(torch.ones(config.hidden_size, dtype=torch.bfloat16, device=device), config.norm_eps)
@@ -167,7 +168,7 @@ def random_decoder(config: ModelConfig, device: torch.device) -> Decoder:
     )
     return Decoder(
         config=config,
-        embedding=Embedding(matrix(config.vocab_size, hidden).weight),
+        embedding=Embedding(matrix(config.vocab_size, hidden, gain=hidden**0.5).weight),
         layers=layers,
         norm=norm(),
         head=matrix(config.vocab_size, hidden),
@@ -175,17 +176,24 @@ def random_decoder(config: ModelConfig, device: torch.device) -> Decoder:
     )
 
 
-def make_core(setup: Setup, *, graphs: bool) -> tuple[EngineCore, TimedExecutor]:
+def make_core(setup: Setup, *, graphs: bool, num_host_frames: int = 0) -> tuple[EngineCore, TimedExecutor]:
     """A core over a fresh pool."""
     layout = frame_layout(setup.decoder.config, block_size=16, raw_dtype=torch.bfloat16)
     parts = device_parts(setup.backend, 0)
-    cache = KvCache(layout, num_frames=setup.num_frames, device=setup.backend.device(), lane=parts.lane)
+    cache = KvCache(
+        layout,
+        num_frames=setup.num_frames,
+        num_host_frames=num_host_frames,
+        device=setup.backend.device(),
+        lane=parts.lane,
+        pins_host=parts.pins_host,
+    )
     capture = setup.capture() if graphs else None
     sampler = Sampler(seed=0, eos_token_ids=())
     executor = TimedExecutor(ModelRunner(setup.decoder, cache, sampler, backend=setup.backend, capture=capture))
     config = SchedulerConfig(
         num_frames=setup.num_frames,
-        num_host_frames=0,
+        num_host_frames=num_host_frames,
         max_num_seqs=max(load.batch for load in setup.loads),
         max_num_batched_tokens=setup.budget,
         max_model_len=setup.decoder.config.context_len,
@@ -273,6 +281,11 @@ def measure(report: Any, device: str, parts: Sequence[str]) -> None:
     if not wanted:
         return
     setup = small_setup() if device == "cpu" else gpu_setup()
+    if "engine" in wanted:
+        import check_tokens
+
+        size = check_tokens.Size(prompt=20, answer=12, num_frames=7) if device == "cpu" else check_tokens.BIG
+        report.run("tokens", "all precisions", partial(check_tokens.tokens_case, setup, size))
     cases = {"engine": engine_case, "graphs": graphs_case}
     for part in wanted:
         precisions = (Precision.BF16, Precision.FP8_E4M3)

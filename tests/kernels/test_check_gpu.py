@@ -19,7 +19,7 @@ def test_the_dry_run_checks_and_measures_everything_and_writes_both_files(tmp_pa
     found = json.loads((tmp_path / "out" / "check_gpu.json").read_text())
     assert found["failures"] == []
     sections = ["environment", "correctness", "bandwidth", "tune_decode", "decode", "prefill", "layouts", "transfer"]
-    sections += ["model", "flashinfer", "engine", "graphs"]
+    sections += ["model", "flashinfer", "tokens", "engine", "graphs"]
     assert list(found)[: len(sections)] == sections
     assert "| precision | batch | tokens |" in (tmp_path / "out" / "check_gpu.md").read_text()
 
