@@ -63,16 +63,16 @@ def test_every_request_equals_its_solo_run_under_pressure(alone, budget, capsys)
 
 
 def test_without_a_prefix_cache_too(alone, capsys):
-    core = small_core(max_num_batched_tokens=48)
+    num_frames = 34  # a little narrower, for as many recomputes
+    core = small_core(max_num_batched_tokens=48, num_frames=num_frames)
     answers, last = together(alone, core)
     assert answers == solo_answers(alone)
     counts = seen(core, last)
     with capsys.disabled():
         print(f"\nno prefix cache: {counts}")
     assert (counts["evictions"], counts["prefix hits"]) == (0, 0)
-    assert counts["swaps"] >= AT_LEAST, counts
-    assert counts["swaps"] + counts["recomputes"] >= 2 * AT_LEAST, counts
-    assert core.scheduler.stats().frames["free"] == NUM_FRAMES
+    assert min(counts["swaps"], counts["recomputes"]) >= AT_LEAST, counts
+    assert core.scheduler.stats().frames["free"] == num_frames
 
 
 def changing_turns():
