@@ -172,7 +172,7 @@ async def run(
     findings = Findings(report=report)
     errors = ErrorLog(findings)
     logging.getLogger("pagefleet_engine").addHandler(errors)
-    service = Service(limits=Limits(header_timeout_s=5.0, body_timeout_s=5.0))
+    service = Service(limits=Limits(header_timeout_s=10.0, body_timeout_s=15.0))
     async with (
         running_tiny_engine(batch_invariant=True, raw_dtype=torch.bfloat16, max_num_queued=10_000) as engine,
         running_server(engine, service=service) as server,
@@ -218,12 +218,15 @@ async def _fire(port: int, requests: Iterator[Hostile], concurrency: int, findin
             )
             findings.calm_rounds += 1
 
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            findings.problems.append(f"calm requests failed: {task.exception()!r}")
+
     listening = asyncio.create_task(listener())
+    listening.add_done_callback(ended)
     await asyncio.gather(*(sender() for _ in range(concurrency)))
     listening.cancel()
     await asyncio.wait({listening})
-    if not listening.cancelled():
-        findings.problems.append(f"calm requests failed: {listening.exception()!r}")
 
 
 async def _check_leftovers(server: RunningServer, findings: Findings) -> None:
