@@ -23,7 +23,7 @@ class Outcome(StrEnum):
 
 
 MIXED: Final = "mixed"
-"""Stands for the precision of an answer whose precision changed on the way."""
+"""Stands for the precision of an answer whose precision changed on the way, or was chosen by its length."""
 
 
 class Metric(StrEnum):
