@@ -33,8 +33,10 @@ def write_plot(path: Path, result: QualityResult) -> None:
     left.set(xlabel="position in one context, tokens", ylabel="KLD against BF16 KV, nat", yscale="log")
     _draw(right, list(range(1, len(result.turn_tokens) + 1)), result.by_turn)
     right.set(xlabel=f"turn, mean of {result.num_conversations} conversations")
-    if result.by_position:
-        left.legend()
+    for axes, curves in ((left, result.by_position), (right, result.by_turn)):
+        if curves:
+            axes.legend()
+            break
     figure.suptitle(f"{result.model}, {result.dtype} activations")
     try:
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
