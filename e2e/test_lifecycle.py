@@ -6,12 +6,14 @@ The tests are one story and run in the order of this file; each leaves the servi
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from e2e import demo
 from e2e.eventually import eventually
 from e2e.watch import condition, is_ready, wait_ready
+from pagefleet_operator.control.service import PUBLISH_EVERY_S
 
 pytestmark = pytest.mark.e2e
 
@@ -106,6 +108,7 @@ def test_a_changed_length_replaces_the_pods_one_by_one(kube, service, namespace,
 
 def test_applying_twice_writes_nothing(kube, service, namespace, manifest):
     eventually(lambda: settled(kube, namespace), "at rest")
+    wait_for_a_quiet_status(kube, namespace)
     before = versions(kube, namespace)
     kube.apply(manifest)
     for change in ("example.com/wakes=the-operator", "example.com/wakes-"):
@@ -114,6 +117,18 @@ def test_applying_twice_writes_nothing(kube, service, namespace, manifest):
         eventually(lambda seen=seen: reconciles(kube) > seen, "a reconcile after the change of an annotation")
     after = versions(kube, namespace)
     assert {key: after[key] for key in before} == before
+
+
+def wait_for_a_quiet_status(kube, namespace):
+    """New engines are measured for a minute before the control loop has nothing more to say of them."""
+    seen = {}
+
+    def is_quiet():
+        text = json.dumps(kube.get("llmservice", NAME, namespace)["status"], sort_keys=True)
+        seen.setdefault(text, time.monotonic())
+        return time.monotonic() - seen[text] > PUBLISH_EVERY_S + 10
+
+    eventually(is_quiet, "a status that stays as it is", 240, poll_s=2)
 
 
 def versions(kube, namespace):
