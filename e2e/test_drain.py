@@ -32,7 +32,7 @@ def service(kube, operator, namespace, built_images):
             "metadata": {"name": NAME, "namespace": namespace},
             "spec": {
                 "model": {"uri": "file:///models/tiny", "name": NAME},
-                "engine": {"image": built_images["engine-demo"], "kvCache": {"size": "16Mi"}, "maxModelLen": 1024},
+                "engine": {"image": built_images["engine-demo"], "kvCache": {"size": "16Mi"}, "maxModelLen": 2048},
                 "replicas": 2,
                 "drain": {"timeout": "120s"},
                 "pod": {
@@ -80,7 +80,7 @@ def test_scaling_down_cuts_no_stream(kube, service, namespace, built_images):
 
 def test_a_pod_that_drains_comes_back_when_it_is_wanted_again(kube, service, namespace, built_images):
     before = {pod["metadata"]["uid"] for pod in pods(kube, namespace)}
-    orders = Orders(service=NAME, bodies=[BODY | {"max_tokens": 900}], clients=6, seconds=40)
+    orders = Orders(service=NAME, bodies=[BODY | {"max_tokens": 1900}], clients=6, seconds=30)
     load = start_load(kube, "return-load", namespace, built_images["engine-demo"], orders)
     eventually(lambda: load.counts().done > 0, "the load has begun")
     scale(kube, namespace, 1)

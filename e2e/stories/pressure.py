@@ -25,7 +25,7 @@ NAME = "pressure"
 PACE = "0.2"
 BODY = {"model": NAME, "prompt": "x" * 200, "max_tokens": 400, "ignore_eos": True, "temperature": 1.0}
 CLIENTS = 24
-LOAD_S = 75.0
+LOAD_S = 110.0
 
 
 class StoryError(RuntimeError):
