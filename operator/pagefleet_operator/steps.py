@@ -51,11 +51,10 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
-    """Let an engine serve late arrivals only, and with `refuse` not even those."""
+class _OfEngine:
+    """What is asked of the engine in one pod."""
 
     pod: EnginePod
-    refuse: bool
     reason: Reason
     why: str
 
@@ -71,22 +70,15 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelDrain:
+class Drain(_OfEngine):
+    """Let an engine serve late arrivals only, and with `refuse` not even those."""
+
+    refuse: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelDrain(_OfEngine):
     """Let an engine serve on as before."""
-
-    pod: EnginePod
-    reason: Reason
-    why: str
-
-    @property
-    def name(self) -> str:
-        """The pod's name."""
-        return self.pod.name
-
-    @property
-    def resource(self) -> Resource:
-        """Always a pod."""
-        return POD
 
 
 Asked = Drain | CancelDrain

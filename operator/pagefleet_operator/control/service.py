@@ -105,7 +105,8 @@ def step(
         for window in windows.values()
         if (value := _gauge(window, Metric.KV_CACHE_USAGE, now.monotonic)) is not None
     ]
-    in_flight = sum(pod.in_flight or 0 for pod in _pod_views(windows, now.monotonic, {}).values())
+    pods = {name: _pod_view(window, now.monotonic, hints.unset.get(name)) for name, window in windows.items()}
+    in_flight = sum(pod.in_flight or 0 for pod in pods.values())
     routes = look_at_routes(spec, memories, windows.values(), usage, in_flight, now)
     new = (*outlook.decisions, *resets, *routes.decisions)
     after = replace(
@@ -118,7 +119,11 @@ def step(
         reset_done=observed.reset_precision or state.reset_done,
         last_change=_last_change(new) or state.last_change,
     )
-    after = _publish(after, _view(after, spec, fleet, outlook, routes, hints), now)
+    view = _view(after, spec, fleet, outlook, routes, pods)
+    if _is_due(state, view, now):
+        # What comes next is said only where it is shown: it takes a look of its own.
+        sentences = (*what_next(fleet, outlook.memory), *routes.next)[:MAX_NEXT]
+        after = replace(after, view=replace(view, next=sentences), published_s=now.monotonic)
     return Looked(state=after, targets=_targets(observed, spec, outlook, routes))
 
 
@@ -180,11 +185,10 @@ def _view(
     fleet: FleetView,
     outlook: Outlook,
     routes: RoutesOutlook,
-    hints: Hints,
+    pods: Mapping[str, PodView],
 ) -> ControlView:
     """What the reconcile gets to see of this look."""
     load, usage = measure(state.windows.values(), fleet.now_s)
-    next_steps = (*what_next(fleet, outlook.memory), *routes.next)
     return ControlView(
         uid=state.uid,
         start_cap=outlook.start_cap,
@@ -194,21 +198,16 @@ def _view(
         cap=outlook.start_cap or spec.engine.max_num_seqs.initial_cap,
         max_model_len=outlook.max_model_len or spec.engine.max_model_len,
         last_change=state.last_change,
-        pods=_pod_views(state.windows, fleet.now_s, hints.unset),
+        pods=pods,
         load=load,
         kv_usage=usage,
         routes=routes.statuses,
         facts=routes.facts,
         decisions=state.decisions,
         holds=outlook.holds,
-        next=next_steps[:MAX_NEXT],
         reset_done=state.reset_done,
         foreign_autoscaler=fleet.foreign_autoscaler,
     )
-
-
-def _pod_views(windows: Mapping[str, PodWindow], now_s: float, unset: Mapping[str, str]) -> dict[str, PodView]:
-    return {name: _pod_view(window, now_s, unset.get(name)) for name, window in windows.items()}
 
 
 def _pod_view(window: PodWindow, now_s: float, unset: str | None) -> PodView:
@@ -243,10 +242,9 @@ def _targets(observed: Observation, spec: LLMServiceSpec, outlook: Outlook, rout
     }
 
 
-def _publish(state: ServiceState, view: ControlView, now: Moment) -> ServiceState:
-    """Show the view with every real change; what moves all the time is shown anew twice a minute."""
+def _is_due(state: ServiceState, view: ControlView, now: Moment) -> bool:
+    """Whether to show the view: with every real change, and twice a minute for what moves all the time."""
     old, published_s = state.view, state.published_s
-    is_due = published_s is None or now.monotonic - published_s >= PUBLISH_EVERY_S
-    if old is None or is_due or view.essence() != old.essence():
-        return replace(state, view=view, published_s=now.monotonic)
-    return state
+    if old is None or published_s is None or now.monotonic - published_s >= PUBLISH_EVERY_S:
+        return True
+    return view.essence() != old.essence()
