@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
+
+logger = logging.getLogger(__name__)
 
 STOP_WITHIN_S: Final = 5.0
 
@@ -17,6 +20,7 @@ async def run_in_thread(name: str, work: Coroutine[Any, Any, None]) -> None:
     Cancelling this cancels the coroutine and waits for it a few seconds; then the thread, a daemon, is left behind.
     """
     outer, inner = asyncio.get_running_loop(), asyncio.new_event_loop()
+    inner.set_exception_handler(_say_in_a_line)
     task = inner.create_task(work)
     ended: asyncio.Future[BaseException | None] = outer.create_future()
 
@@ -36,6 +40,11 @@ async def run_in_thread(name: str, work: Coroutine[Any, Any, None]) -> None:
         raise
     if error is not None:
         raise error
+
+
+def _say_in_a_line(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What a library's own tasks left unread when it failed: it comes with the garbage, so at any time and place."""
+    logger.warning("%s: %r", context["message"], context.get("exception"))
 
 
 def _finish(ended: asyncio.Future[BaseException | None], error: BaseException | None) -> None:

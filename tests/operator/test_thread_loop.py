@@ -1,6 +1,7 @@
 """A coroutine in a thread of its own: it ends, it fails, it is cancelled, and the outer loop lives on."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -56,3 +57,17 @@ async def test_cancelling_it_before_it_started_is_possible():
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_what_its_tasks_leave_unread_is_said_in_a_line_without_a_traceback(caplog):
+    async def fail():
+        raise LookupError("inside")
+
+    async def work():
+        forgotten = asyncio.create_task(fail(), name="forgotten")
+        await asyncio.wait([forgotten])
+
+    await run_in_thread("leaves", work())
+    gc.collect()
+    assert caplog.messages == ["Task exception was never retrieved: LookupError('inside')"]
+    assert [record.exc_info for record in caplog.records] == [None]
