@@ -60,7 +60,7 @@ class Tools:
 
 
 def build_tools(folders: Folders, names: Iterable[str] | None, say: Say) -> Tools:
-    """The named modules' programs (None: all), built where the cache lacks them. Raises `ToolBuildError`."""
+    """The named modules' programs (None: the cluster's), built where the cache lacks them. Raises `ToolBuildError`."""
     modules = MODULES if names is None else select_modules(names)
     folders.tools.mkdir(parents=True, exist_ok=True)
     with hold_lock(folders.tools / "lock", say):

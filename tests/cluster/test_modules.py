@@ -6,6 +6,7 @@ import pytest
 
 from e2e.cluster.modules import (
     MODULES,
+    PROMLINT,
     Module,
     compute_digest,
     parse_go_version,
@@ -56,7 +57,7 @@ def test_build_flags_strip_and_stamp():
     )
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+@pytest.mark.parametrize("module", [*MODULES, PROMLINT], ids=lambda module: module.name)
 def test_every_row_has_its_go_module_in_the_repository(module):
     text = (module.path / "go.mod").read_text()
     for package in module.binaries.values():
