@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -54,6 +55,7 @@ class ControlLoop:
     settings: LoopSettings = field(default_factory=LoopSettings)
     _states: dict[Key, ServiceState] = field(default_factory=dict)
     _unset: dict[Key, dict[str, str]] = field(default_factory=dict)
+    _again: dict[Key, float] = field(default_factory=dict)  # looks due before the next round, monotonic
     _hinted: set[Key] = field(default_factory=set)
     _hint: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -80,16 +82,21 @@ class ControlLoop:
         await asyncio.gather(*(self._guarded_look(key) for key in keys))
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, and look meanwhile at whatever is hinted at."""
+        """Wait, and look meanwhile at whatever is hinted at or due."""
         end = self.monotonic() + seconds
-        while (left := end - self.monotonic()) > 0:
-            try:
-                await asyncio.wait_for(self._hint.wait(), left)
-            except TimeoutError:
-                return
+        while (now := self.monotonic()) < end:
+            until = min((end, *self._again.values()))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hint.wait(), until - now)
             self._hint.clear()
-            hinted, self._hinted = self._hinted, set()
-            await self.look_at(hinted & self.fleets.observations.keys())
+            await self.look_at(self._take_due() & self.fleets.observations.keys())
+
+    def _take_due(self) -> set[Key]:
+        now = self.monotonic()
+        due = {key for key, at_s in self._again.items() if at_s <= now} | self._hinted
+        self._again = {key: at_s for key, at_s in self._again.items() if key not in due}
+        self._hinted = set()
+        return due
 
     async def _guarded_look(self, key: Key) -> None:
         try:
@@ -99,6 +106,7 @@ class ControlLoop:
             logger.exception("%s: the look at its engines failed", key)
 
     async def _look(self, key: Key) -> None:
+        self._again.pop(key, None)
         observed = self.fleets.observations[key]
         if observed.deleting or not isinstance(observed.wanted, Wanted):
             return
@@ -113,6 +121,8 @@ class ControlLoop:
             state = begin(observed, spec, now)
         looked = step(state, observed, spec, scrapes, now, self.settings, hints)
         self._states[key] = looked.state
+        if looked.again_after_s is not None:
+            self._again[key] = now.monotonic + looked.again_after_s
         self._tell(key, state, looked.state)
         self._unset[key] = await self._set(observed, looked.targets)
 

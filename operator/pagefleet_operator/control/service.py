@@ -11,6 +11,7 @@ from pagefleet_engine.contract.metrics import Metric
 from pagefleet_operator.api.status import MAX_DECISIONS, MAX_NEXT, Decision, Remedy
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.control.numbers import measure
+from pagefleet_operator.control.pace import look_again_after
 from pagefleet_operator.control.routes import RoutesOutlook, look_at_routes, reset_routes, restore_routes
 from pagefleet_operator.control.targets import Target
 from pagefleet_operator.control.view import ControlView, PodView, desired_replicas
@@ -65,6 +66,7 @@ class Looked:
 
     state: ServiceState
     targets: Mapping[str, Target]  # by pod
+    again_after_s: float | None  # when to look again, where the usual pace is too slow
 
 
 def begin(observed: Observation, spec: LLMServiceSpec, now: Moment) -> ServiceState:
@@ -124,7 +126,11 @@ def step(
         # What comes next is said only where it is shown: it takes a look of its own.
         sentences = (*what_next(fleet, outlook.memory), *routes.next)[:MAX_NEXT]
         after = replace(after, view=replace(view, next=sentences), published_s=now.monotonic)
-    return Looked(state=after, targets=_targets(observed, spec, outlook, routes))
+    return Looked(
+        state=after,
+        targets=_targets(observed, spec, outlook, routes),
+        again_after_s=look_again_after(routes.memories, windows.values(), settings),
+    )
 
 
 def _routes_of(state: ServiceState, spec: LLMServiceSpec) -> Mapping[str, RouteMemory]:

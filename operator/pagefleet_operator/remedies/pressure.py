@@ -40,7 +40,7 @@ def new_pressure(pod: ReadyPod, now_s: float) -> Pressed | Sample | None:
     swapped_out, preempted = (int(value or 0) for value in known)
     if max(swapped_out, preempted) == 0:
         return None
-    return Pressed(swapped_out, preempted, _interval(window))
+    return Pressed(swapped_out, preempted, window.interval_s)
 
 
 def pressure_since(window: PodWindow, since_s: float) -> Sample:
@@ -56,9 +56,3 @@ def pressure_since(window: PodWindow, since_s: float) -> Sample:
             return part
         total += part.value
     return Value(total) if window.since(since_s) else NOTHING_YET
-
-
-def _interval(window: PodWindow) -> float:
-    if len(window.looks) < 2:
-        return window.settings.look_every_s
-    return window.looks[-1].at_s - window.looks[-2].at_s

@@ -11,6 +11,10 @@ class LoopSettings:
 
     look_every_s: float = 5.0
     """Time between two looks at a pod."""
+    shortest_look_s: float = 1.0
+    """Least time between two looks at a service of which a busy route is tested."""
+    answers_per_look: int = 50
+    """Answers of a tested route that one look should hold at most: a test passes over looks, and ends with one."""
     stale_after_s: float = 15.0
     """Age from which a sample is not acted on: three missed looks."""
     window_s: float = 60.0

@@ -52,6 +52,13 @@ class PodWindow:
         """The last answered look."""
         return self.looks[-1] if self.looks else None
 
+    @property
+    def interval_s(self) -> float:
+        """The time between the last two answered looks; the usual one where there are no two."""
+        if len(self.looks) < 2:
+            return self.settings.look_every_s
+        return self.looks[-1].at_s - self.looks[-2].at_s
+
     def looked(self, now_s: float, scraped: Readings | ScrapeFailed, start: EngineStart) -> PodWindow:
         """The window after one more scrape. A scrape from the past changes nothing."""
         last = self.last
