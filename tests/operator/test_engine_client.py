@@ -41,8 +41,8 @@ async def serving(answer, *, ip="127.0.0.1", total=5.0, max_connections=4):
         try:
             await answer(writer)
             await writer.drain()
-        except ConnectionError:
-            pass
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # a handler that ends as cancelled is an error for asyncio's streams
         finally:
             writer.close()
 
