@@ -5,7 +5,6 @@ PAGEFLEET_SCALE_DOWNS sets how often; `make drain-long` does it twenty times.
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
@@ -24,21 +23,20 @@ BODY = {"model": NAME, "prompt": "y" * 50, "max_tokens": 600, "ignore_eos": True
 
 @pytest.fixture(scope="module")
 def service(kube, operator, namespace, built_images):
-    kube.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(tiny_model.config_map(NAME, namespace)))
+    tiny_model.put(kube, NAME, namespace)
     kube.apply(
         {
             "apiVersion": "pagefleet.io/v1alpha1",
             "kind": "LLMService",
             "metadata": {"name": NAME, "namespace": namespace},
             "spec": {
-                "model": {"uri": "file:///models/tiny", "name": NAME},
+                "model": {"uri": tiny_model.URI, "name": NAME},
                 "engine": {"image": built_images["engine-demo"], "kvCache": {"size": "16Mi"}, "maxModelLen": 2048},
                 "replicas": 2,
                 "drain": {"timeout": "120s"},
                 "pod": {
                     "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
-                    "volumes": [{"name": "model", "configMap": {"name": NAME}}],
-                    "volumeMounts": [{"name": "model", "mountPath": "/models/tiny", "readOnly": True}],
+                    **tiny_model.mounted(NAME),
                 },
             },
         }

@@ -12,7 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-NAME: Final = "tiny"
+from e2e.kube import Kube
+
+FOLDER: Final = "/models/tiny"
+URI: Final = f"file://{FOLDER}"
 SPECIAL: Final = ("<s>", "</s>", "<user>", "<assistant>")
 TEMPLATE: Final = "{% for message in messages %}<user>{{ message['content'] }}{% endfor %}<assistant>"
 CONTEXT: Final = 4096
@@ -28,13 +31,22 @@ def files() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def config_map(name: str, namespace: str) -> dict[str, Any]:
-    """A ConfigMap with the model's files, to be mounted as its folder."""
-    return {
+def put(kube: Kube, name: str, namespace: str) -> None:
+    """Make the ConfigMap `name` with the model's files. Applied by the server: they are too many for an annotation."""
+    config_map = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "namespace": namespace},
-        "binaryData": {name: base64.b64encode(content).decode() for name, content in files().items()},
+        "binaryData": {file: base64.b64encode(content).decode() for file, content in files().items()},
+    }
+    kube.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(config_map))
+
+
+def mounted(name: str) -> dict[str, Any]:
+    """The part of `spec.pod` that mounts the ConfigMap `name` where `URI` points to."""
+    return {
+        "volumes": [{"name": "model", "configMap": {"name": name}}],
+        "volumeMounts": [{"name": "model", "mountPath": FOLDER, "readOnly": True}],
     }
 
 

@@ -7,7 +7,6 @@ does the rest. Intervals of the control loop are a fifth of the usual ones.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ def service(image: str, namespace: str) -> dict[str, Any]:
         "kind": "LLMService",
         "metadata": {"name": NAME, "namespace": namespace},
         "spec": {
-            "model": {"uri": "file:///models/tiny", "name": NAME},
+            "model": {"uri": tiny_model.URI, "name": NAME},
             "engine": {
                 "image": image,
                 "maxNumSeqs": {"initial": 24, "min": 2, "max": 24},
@@ -63,8 +62,7 @@ def service(image: str, namespace: str) -> dict[str, Any]:
             "drain": {"timeout": "60s"},
             "pod": {
                 "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
-                "volumes": [{"name": "model", "configMap": {"name": NAME}}],
-                "volumeMounts": [{"name": "model", "mountPath": "/models/tiny", "readOnly": True}],
+                **tiny_model.mounted(NAME),
             },
         },
     }
@@ -72,7 +70,7 @@ def service(image: str, namespace: str) -> dict[str, Any]:
 
 def begin(kube: Kube, image: str, namespace: str, say: Say) -> None:
     """Apply the service and wait until it serves."""
-    kube.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(tiny_model.config_map(NAME, namespace)))
+    tiny_model.put(kube, NAME, namespace)
     kube.apply(service(image, namespace))
     wait_ready(kube, NAME, say, namespace)
 

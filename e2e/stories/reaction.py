@@ -7,7 +7,6 @@ second, so a figure is exact to that.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -32,7 +31,7 @@ def trial(kube: Kube, image: str, namespace: str, number: int, say: Say) -> floa
     manifest = pressure.service(image, namespace)
     manifest["metadata"]["name"] = name
     del manifest["spec"]["autoscaling"]
-    kube.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(tiny_model.config_map(pressure.NAME, namespace)))
+    tiny_model.put(kube, pressure.NAME, namespace)
     kube.apply(manifest)
     wait_ready(kube, name, say, namespace)
     diary = Diary(kube=kube, name=name, namespace=namespace)
