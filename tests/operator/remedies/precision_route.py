@@ -11,13 +11,16 @@ import numpy as np
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_operator.api.remedy_spec import KvPrecisionSpec, Mode
 from pagefleet_operator.api.status import RouteState
+from pagefleet_operator.control.pace import TESTED
 from pagefleet_operator.remedies.precision.decide import advance, want
 from pagefleet_operator.remedies.precision.limits import Limits, rest_after
 from pagefleet_operator.remedies.precision.look import Enough, Look
 from pagefleet_operator.remedies.precision.memory import Memory, Moment
 from pagefleet_operator.remedies.precision.states import is_resting
+from pagefleet_operator.remedies.settings import LoopSettings
 
 ENGINE, FALLBACK = Precision.FP8_E4M3, Precision.BF16
+PACE = LoopSettings()
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SPEC = KvPrecisionSpec(policy=Mode.AUTO)
 LIMITS = Limits.of(SPEC)
@@ -73,20 +76,31 @@ def simulate(
     memory: Memory | None = None,
     until: Callable[[Run], bool] = lambda run: run.moved_at is not None,
 ) -> Run:
-    """A route until `answers`, or until it is somewhere; `rates` by the number of answers so far, ten a second."""
+    """A route until `answers`, or until it is somewhere; `rates` by the number of answers so far.
+
+    `per_look` of them fall between two looks at the usual pace, and fewer where the loop looks sooner.
+    """
     run = Run(memory=memory or Memory())
     share = want(run.memory, look_at({}, 0.0)).control_share
     while run.answers < answers and not until(run):
         _rest(run, rng, share, per_look)
-        now = rates(run.answers)
-        control = int(rng.binomial(per_look, share))
-        counts = _draw(rng, ENGINE, per_look - control, now.engine, now.engine_cut)
+        new, now = _answers_in(per_look, run.memory), rates(run.answers)
+        control = int(rng.binomial(new, share))
+        counts = _draw(rng, ENGINE, new - control, now.engine, now.engine_cut)
         counts |= _draw(rng, FALLBACK, control, now.control, now.control_cut)
-        run.answers += per_look
+        run.answers += new
         run.in_control += control
-        _advance(run, look_at(counts, run.answers / 10))
+        _advance(run, look_at(counts, run.answers / per_look * PACE.look_every_s))
         share = want(run.memory, look_at({}, 0.0)).control_share
     return run
+
+
+def _answers_in(per_look: int, memory: Memory) -> int:
+    """Answers in the next look, by the rule of `control.pace`."""
+    if memory.state not in TESTED:
+        return per_look
+    soonest = round(per_look * PACE.shortest_look_s / PACE.look_every_s)
+    return min(per_look, max(PACE.answers_per_look, soonest))
 
 
 def _rest(run: Run, rng: np.random.Generator, share: float, per_look: int) -> None:
