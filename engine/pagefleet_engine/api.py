@@ -164,6 +164,8 @@ class Tokenizer(Protocol):
     """Control tokens, which no text contains."""
     template_takes_tools: bool
     """The chat template shows tools, tool calls and their results by itself."""
+    template_source: str
+    """The chat template as it came with the model; empty where it has none."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 

@@ -237,6 +237,7 @@ class ByteTokenizer:
     eos_token_ids: tuple[int, ...] = (257,)
     special_token_ids = frozenset({256, 257, 258, 259})
     template_takes_tools = False
+    template_source = ""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [*([256] if add_special_tokens else []), *text.encode()]

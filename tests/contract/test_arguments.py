@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_engine.contract.arguments import ArgumentError, EngineArguments, build_parser, flag_name, parse
+from pagefleet_engine.contract.arguments import (
+    TOOL_CALL_PARSERS,
+    ArgumentError,
+    EngineArguments,
+    build_parser,
+    flag_name,
+    parse,
+)
 from pagefleet_engine.contract.precision import Precision
 
 FULL = EngineArguments(
@@ -43,6 +50,7 @@ def test_rendered_arguments_are_spelled_as_in_vllm():
         swap_space=st.floats(0, 4096),
         block_size=st.sampled_from([8, 16, 32, 64]),
         batch_invariant=st.booleans(),
+        tool_call_parser=st.sampled_from(TOOL_CALL_PARSERS),
         seed=st.integers(0, 2**63 - 1),
     )
 )
@@ -71,6 +79,10 @@ BAD = {
         "see pagefleet-engine --help",
     ),
     "odd block size": (["--model", "m", "--block-size", "24"], "--block-size 24: use 8, 16, 32 or 64"),
+    "no such form of tool calls": (
+        ["--model", "m", "--tool-call-parser", "pythonic"],
+        "--tool-call-parser pythonic: use one of auto, hermes, llama3_json, mistral",
+    ),
     "cap above capacity": (
         ["--model", "m", "--max-num-seqs", "4", "--max-num-active-seqs", "5"],
         "--max-num-active-seqs 5 is above the capacity --max-num-seqs 4: lower it, or start with a larger capacity",

@@ -48,7 +48,7 @@ def test_the_engine_reads_what_the_operator_means(raw):
 
 def test_extra_arguments_are_real_flags_and_arrive():
     words = ["--max-num-batched-tokens", "64", "--max-num-queued-reqs=9", "--enable-prefix-caching"]
-    words += ["--batch-invariant", "--dtype", "float32", "--seed", "7"]
+    words += ["--batch-invariant", "--dtype", "float32", "--seed", "7", "--tool-call-parser=mistral"]
     spec = LLMServiceSpec.model_validate(
         {
             "model": {"uri": "file:///m", "name": "m"},
@@ -63,6 +63,7 @@ def test_extra_arguments_are_real_flags_and_arrive():
         "enable_prefix_caching": True,
         "batch_invariant": True,
         "dtype": "float32",
+        "tool_call_parser": "mistral",
         "seed": 7,
     }
 

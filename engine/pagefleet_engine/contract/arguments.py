@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from pagefleet_engine.contract.precision import Precision
 
 API_PORT = 8000
 CONTROL_PORT = 9000
+AUTO: Final = "auto"
+TOOL_CALL_PARSERS: Final = (AUTO, "hermes", "llama3_json", "mistral")
+"""Forms of tool calls, by the names that vLLM has for them; `auto` finds the model's own."""
 
 
 class ArgumentError(ValueError):
@@ -49,6 +52,7 @@ class EngineArguments:
     enable_prefix_caching: bool = _flag(False, "share sealed frames between requests with the same prefix")
     batch_invariant: bool = _flag(False, "make a request's bits independent of its batch, at some speed")
     dtype: str = _flag("auto", "weights and activations: auto, bfloat16 or float32")
+    tool_call_parser: str = _flag(AUTO, "how the model writes tool calls: " + ", ".join(TOOL_CALL_PARSERS))
     seed: int = _flag(0, "seed of requests that bring none", low=0, high=2**63 - 1)
     max_num_queued_reqs: int = _flag(1024, "waiting requests beyond which new ones get 429", low=1, high=1_000_000)
     api_key_file: str | None = _flag(
@@ -69,6 +73,10 @@ class EngineArguments:
             raise ArgumentError(f"--block-size {self.block_size}: use 8, 16, 32 or 64")
         if self.dtype not in ("auto", "bfloat16", "float32"):
             raise ArgumentError(f"--dtype {self.dtype}: use auto, bfloat16 or float32")
+        if self.tool_call_parser not in TOOL_CALL_PARSERS:
+            raise ArgumentError(
+                f"--tool-call-parser {self.tool_call_parser}: use one of {', '.join(TOOL_CALL_PARSERS)}"
+            )
         if self.max_num_active_seqs is not None and self.max_num_active_seqs > self.max_num_seqs:
             raise ArgumentError(
                 f"--max-num-active-seqs {self.max_num_active_seqs} is above the capacity "

@@ -36,7 +36,8 @@ from pagefleet_engine.server.service import Service
 from pagefleet_engine.server.shapes import ChatShape, CompletionShape
 from pagefleet_engine.server.structured import check_wanted
 from pagefleet_engine.server.structured_work import Structure
-from pagefleet_engine.server.tools import ToolUse, check_tools, tell
+from pagefleet_engine.server.tools import ToolUse, check_tools
+from pagefleet_engine.server.tools_telling import tell
 
 TokenisedPrompt = tuple[tuple[int, ...], str]
 """Ids, and a text."""
@@ -165,7 +166,7 @@ async def _tokenize_messages(
     tools = use.definitions if use is not None and knows_tools else None
 
     def work() -> tuple[int, ...]:
-        told = messages if knows_tools else tell(messages, use)
+        told = messages if knows_tools else tell(messages, use, service.tool_form)
         text = tokenizer.apply_chat_template(told, add_generation_prompt=add_generation_prompt, tools=tools)
         service.text.check_length(text, longest, param="messages")
         return tuple(tokenizer.encode(text, add_special_tokens=False))  # the template has written them

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from uuid import uuid4
 
-from pagefleet_engine.api import RequestOptions
+from pagefleet_engine.api import Detokenizer, RequestOptions
 from pagefleet_engine.errors import EngineDead, QueueFull, RequestRefused
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.answer import Answer, Delta
@@ -19,6 +19,7 @@ from pagefleet_engine.server.job import Choice, Job
 from pagefleet_engine.server.metrics import RequestTimer
 from pagefleet_engine.server.service import Service
 from pagefleet_engine.server.structured_watch import Watch
+from pagefleet_engine.text.detokenizer import IncrementalDetokenizer
 
 
 async def run_job(service: Service, job: Job) -> AsyncGenerator[Delta, None]:
@@ -67,7 +68,7 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
     engine = service.engine
     answer = Answer(
         choice,
-        engine.tokenizer.detokenizer(skip_special_tokens=job.skip_special_tokens),
+        _detokenizer(service, job),
         include_stop=job.include_stop,
     )
     timer = RequestTimer(service.metrics, arrived_at=service.monotonic())
@@ -76,7 +77,7 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
         work=service.structured,
         pick=choice.pick,
         count=service.metrics.count_structured,
-        new_id=lambda: f"call_{uuid4().hex[:24]}",
+        new_digits=lambda: uuid4().hex,
     )
     began = False
     reason = FinishReason.ABORT  # what is true when nobody gets to say otherwise
@@ -109,6 +110,16 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
         watch.close()
         timer.finished(reason, now=service.monotonic())
     raise internal("the engine ended this request without a reason")
+
+
+def _detokenizer(service: Service, job: Job) -> Detokenizer:
+    """Of an answer that may call tools: special tokens that are part of a call stay in its text."""
+    tokenizer = service.engine.tokenizer
+    kept = frozenset() if job.structure.tools is None else service.tool_form.shown_ids
+    if not kept or not job.skip_special_tokens:
+        return tokenizer.detokenizer(skip_special_tokens=job.skip_special_tokens)
+    hidden = tokenizer.special_token_ids - kept
+    return IncrementalDetokenizer(lambda token_id: b"" if token_id in hidden else tokenizer.token_bytes(token_id))
 
 
 def request_options(job: Job, choice: Choice) -> RequestOptions:

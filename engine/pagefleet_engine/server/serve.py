@@ -103,7 +103,12 @@ def _build(
     state = None if arguments.state_dir is None else StateFile(Path(arguments.state_dir))
     # Of the pod too, so that the pods of a service do not all choose the same turns.
     seed = f"{arguments.seed}/{environ.get(POD_UID_VARIABLE, '')}"
-    service = Service(limits=limits, served_names=arguments.served_model_name, seed=seed)
+    service = Service(
+        limits=limits,
+        served_names=arguments.served_model_name,
+        seed=seed,
+        tool_call_parser=arguments.tool_call_parser,
+    )
     key_file = arguments.api_key_file
     api_keys = None if key_file is None else ApiKeys(Path(key_file), monotonic=service.monotonic)
     app = create_app(service, api_keys=api_keys)
@@ -206,7 +211,7 @@ def _summary(service: Service) -> str:
     frames = sum(stats.frames.values())
     return (
         f"model {', '.join(service.served_names)}, context {stats.max_model_len} tokens, "
-        f"{stats.cap} of {stats.capacity} sequences, {frames} frames"
+        f"{stats.cap} of {stats.capacity} sequences, {frames} frames, tool calls as {service.tool_form.name}"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pagefleet_engine.api import Engine, EngineStats
+from pagefleet_engine.contract.arguments import AUTO
 from pagefleet_engine.server.errors import unavailable, unknown_model
 from pagefleet_engine.server.lifecycle import Lifecycle, Phase
 from pagefleet_engine.server.limits import Limits
@@ -15,6 +16,8 @@ from pagefleet_engine.server.progress import DEFAULT_BUDGET_S, Progress
 from pagefleet_engine.server.routes import Routes, RouteTable, default_route
 from pagefleet_engine.server.structured_work import StructuredWork
 from pagefleet_engine.server.text import TextWorkers
+from pagefleet_engine.server.tool_parser import ToolForm
+from pagefleet_engine.server.tool_parser_choice import choose_form
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +27,8 @@ class Service:
     limits: Limits
     served_names: tuple[str, ...] = ()
     """Names of the model itself, the first of which is its id; those of routes come on top."""
+    tool_call_parser: str = AUTO
+    """As the flag of that name."""
     seed: str = ""
     """Decides which requests of a route are its controls."""
     progress_budget_s: float = DEFAULT_BUDGET_S
@@ -48,7 +53,7 @@ class Service:
     def attach(self, engine: Engine, routes: Routes = ()) -> None:
         """The engine has answered its warm-up: from now on requests are served, by these routes if there are any."""
         self._engine = engine
-        self.structured.attach(engine.tokenizer)
+        self.structured.attach(engine.tokenizer, choose_form(self.tool_call_parser, engine.tokenizer))
         self.served_names = self.served_names or (engine.model_info.id,)
         self.metrics.set_model(self.served_names[0])
         info = engine.model_info
@@ -67,11 +72,20 @@ class Service:
 
     @property
     def backend(self) -> dict[str, str]:
-        """What computes attention, and on which device; empty while there is no engine."""
+        """What computes attention, on which device, and how calls are written; empty while there is no engine."""
         if self._engine is None:
             return {}
         info = self._engine.model_info
-        return {"attention_backend": info.attention_backend, "device": info.device}
+        return {
+            "attention_backend": info.attention_backend,
+            "device": info.device,
+            "tool_call_parser": self.tool_form.name,
+        }
+
+    @property
+    def tool_form(self) -> ToolForm:
+        """How the model writes tool calls; there is one once there is an engine."""
+        return self.structured.form
 
     @property
     def routes(self) -> RouteTable:

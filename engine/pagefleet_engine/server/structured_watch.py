@@ -33,7 +33,8 @@ class Watch:
     work: StructuredWork
     pick: RoutePick
     count: Count
-    new_id: Callable[[], str]
+    new_digits: Callable[[], str]
+    """32 random hexadecimal digits."""
     _parser: ToolCallParser | None = field(init=False, default=None)
     _texts: list[str] = field(init=False, default_factory=list)
     _calls: list[_Call] = field(init=False, default_factory=list)
@@ -43,7 +44,7 @@ class Watch:
     def __post_init__(self) -> None:
         use, held_to_text = self.structure.tools, self.structure.check is not None and self._is_constrained
         if use is not None and not held_to_text:
-            self._parser = ToolCallParser(max_calls=use.max_calls, new_id=self.new_id)
+            self._parser = self.work.form.parser(max_calls=use.max_calls, new_id=self._new_id)
 
     async def see(self, delta: Delta, *, mixed: bool) -> Delta:
         """The delta as the client gets it. The last one is judged before it leaves."""
@@ -67,6 +68,9 @@ class Watch:
     @property
     def _is_constrained(self) -> bool:
         return self.structure.constrains(validates=self.pick.validates)
+
+    def _new_id(self) -> str:
+        return self.work.form.call_id(self.new_digits())
 
     def _find_calls(self, delta: Delta, parser: ToolCallParser) -> Delta:
         parsed = parser.push(delta.text)

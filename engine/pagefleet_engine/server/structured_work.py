@@ -17,7 +17,8 @@ from pagefleet_engine.errors import RequestRefused
 from pagefleet_engine.server.errors import invalid, queue_full
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.structured import Wanted
-from pagefleet_engine.server.tools import ToolUse, calls_spec
+from pagefleet_engine.server.tool_parser import ToolForm
+from pagefleet_engine.server.tools import ToolUse
 from pagefleet_engine.structured.compiling import build_vocabulary, compile_spec
 from pagefleet_engine.structured.constraint import Constraint
 from pagefleet_engine.structured.matcher import GrammarMatcher
@@ -86,6 +87,7 @@ class StructuredWork:
         self._limits = limits
         self._pool = ThreadPoolExecutor(limits.structured_threads, thread_name_prefix="structured")
         self._vocabulary: Future[LLTokenizer] | None = None
+        self._form: ToolForm | None = None
         self._starts = _Kept(limits.structured_cache)
         self._checks = _Kept(limits.structured_checks)
 
@@ -94,8 +96,15 @@ class StructuredWork:
         """Compiled schemas and grammars, and those that are being compiled."""
         return len(self._starts) + len(self._checks)
 
-    def attach(self, tokenizer: Tokenizer) -> None:
+    @property
+    def form(self) -> ToolForm:
+        """How the model writes tool calls."""
+        assert self._form is not None, "attach comes before the first request"
+        return self._form
+
+    def attach(self, tokenizer: Tokenizer, form: ToolForm) -> None:
         """Begin to prepare the model's vocabulary."""
+        self._form = form
         self._vocabulary = self._pool.submit(lambda: build_vocabulary(tokenizer))
 
     async def prepare(self, wanted: Wanted | None, use: ToolUse | None = None) -> Structure:
@@ -114,7 +123,7 @@ class StructuredWork:
                 for position, tool in enumerate(use.tools)
             }
             if use.forced:
-                start = await self._start(calls_spec(use), param="tools")
+                start = await self._start(self.form.spec(use.forced, use.max_calls), param="tools")
         return Structure(start=start, check=check, tools=use, tool_checks=tool_checks)
 
     async def judge(self, check: SchemaCheck, text: str) -> Outcome:

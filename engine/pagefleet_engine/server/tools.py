@@ -1,25 +1,21 @@
-"""Tools: the functions that a client offers, how the model is told of them, and the calls in a dialogue so far.
+"""Tools: the functions that a client offers, which of them may or must be called, and the calls in a dialogue so far.
 
-Pure. Calls are written as `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, the form that Hermes and Qwen
-models were trained on; a model whose template knows no tools is told of it in the system message.
+Pure. How a model writes its calls is in `tool_parser`, and how it is told of the tools in `tools_telling`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pagefleet_engine.server.errors import ApiError, invalid, shorten
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.schema_rules import check_schema_rules
-from pagefleet_engine.structured.spec import ANY_OBJECT, Json, Kind, Spec, guided, quoted
+from pagefleet_engine.structured.spec import ANY_OBJECT, Json
 from pagefleet_engine.structured.verdicts import parse_json
 
-OPEN: Final = "<tool_call>"
-CLOSE: Final = "</tool_call>"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -120,17 +116,6 @@ def _check_choice(choice: Any) -> tuple[str, str | None]:
     return "function", name
 
 
-def calls_spec(use: ToolUse) -> Spec:
-    """A grammar of one to `max_calls` calls of the forced tools."""
-    more = f'("\\n" call){{0,{use.max_calls - 1}}}' if use.max_calls > 1 else ""
-    functions = " | ".join(f"f{i}" for i in range(len(use.forced)))
-    lines = [f"start: call {more}", f"call: {quoted(f'{OPEN}{chr(10)}')} ({functions}) {quoted(f'{chr(10)}{CLOSE}')}"]
-    for i, tool in enumerate(use.forced):
-        head = f'{{"name": {json.dumps(tool.name)}, "arguments": '
-        lines += [f'f{i}: {quoted(head)} a{i} "}}"', f"a{i}: %json {json.dumps(guided(tool.parameters))}"]
-    return Spec(kind=Kind.GRAMMAR, text="\n".join(lines) + "\n")
-
-
 def check_tool_calls(value: Any, where: str, limits: Limits) -> list[Json]:
     """`tool_calls` of an assistant's message, with the arguments as values, as chat templates take them."""
     where = f"{where}.tool_calls"
@@ -160,33 +145,3 @@ def _parse_arguments(text: Any, where: str) -> Json:
     if not isinstance(value, dict):
         raise wrong
     return value
-
-
-def tell(messages: Sequence[Json], use: ToolUse | None) -> list[Json]:
-    """The dialogue for a template that knows no tools: they are in its texts."""
-    told = [_without_tools(message) for message in messages]
-    if use is None:
-        return told
-    text = _instructions(use)
-    if told[0]["role"] == "system":
-        return [told[0] | {"content": f"{told[0]['content']}\n\n{text}"}, *told[1:]]
-    return [{"role": "system", "content": text}, *told]
-
-
-def _without_tools(message: Json) -> Json:
-    if message["role"] == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
-    if "tool_calls" not in message:
-        return message
-    calls = [f"{OPEN}\n{json.dumps(call['function'], ensure_ascii=False)}\n{CLOSE}" for call in message["tool_calls"]]
-    text = "\n".join([*([message["content"]] if message["content"] else []), *calls])
-    return {"role": "assistant", "content": text}
-
-
-def _instructions(use: ToolUse) -> str:
-    lines = [json.dumps(tool.definition["function"], ensure_ascii=False) for tool in use.tools]
-    form = f'{OPEN}\n{{"name": "the function", "arguments": {{"parameter": "value"}}}}\n{CLOSE}'
-    must = ""
-    if use.forced:
-        must = f"\nYou must call {' or '.join(tool.name for tool in use.forced)} now."
-    return "You can call these functions:\n" + "\n".join(lines) + f"\nTo call one, answer in this form:\n{form}{must}"

@@ -30,6 +30,7 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise StartupError(f"the model's chat template is broken: {error}") from error
         self._special_tokens = dict(special_tokens)
+        self.source = source
 
     def render(
         self,

@@ -13,7 +13,7 @@ from pagefleet_engine.weights.gguf_file import GgufFile
 _CONTROL, _USER_DEFINED = 3, 4
 """Token types of GGUF: control tokens are matched in text and hidden in output, user-defined ones only matched."""
 
-_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end_of_text|>")
+_END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>")
 """Ends of a turn or text by name: models stop at more than the one end that the metadata names."""
 
 _GPT4_WORDS = (

@@ -31,6 +31,7 @@ class BpeTokenizer:
         self._bos = [] if bos_token_id is None else [bos_token_id]
         self.special_token_ids = frozenset(special_ids)
         self.template_takes_tools = chat_template is not None and chat_template.takes_tools
+        self.template_source = "" if chat_template is None else chat_template.source
         self._chat_template = chat_template
         added = backend.get_added_tokens_decoder()
         self._bytes = tuple(_token_bytes(backend.id_to_token(i), literal=i in added) for i in range(vocab_size))

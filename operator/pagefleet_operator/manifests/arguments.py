@@ -21,6 +21,7 @@ EXTRA_FIELDS: Final = (
     "enable_prefix_caching",
     "batch_invariant",
     "dtype",
+    "tool_call_parser",
     "seed",
 )
 """What `extraArgs` may set: every other flag is a field of the resource, or the operator's own business."""

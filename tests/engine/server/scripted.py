@@ -11,7 +11,7 @@ from typing import NamedTuple
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from pagefleet_engine.api import ModelInfo
+from pagefleet_engine.api import ModelInfo, Tokenizer
 from pagefleet_engine.async_engine import AsyncEngine
 from pagefleet_engine.contract.control import RouteConfig
 from pagefleet_engine.contract.precision import Precision
@@ -60,7 +60,14 @@ def last_request(prompt: str) -> str:
 
 
 @asynccontextmanager
-async def scripted(*, noise: float = 0.0, seed: int = 0, limits: Limits | None = None) -> AsyncIterator[Running]:
+async def scripted(
+    *,
+    noise: float = 0.0,
+    seed: int = 0,
+    limits: Limits | None = None,
+    tool_call_parser: str = "auto",
+    tokenizer: Tokenizer | None = None,
+) -> AsyncIterator[Running]:
     """A running server; its model says what the last message asks for between double brackets."""
     core = tiny_core(
         decoder=tiny_decoder(replace(TINY, context_len=MAX_LEN)),
@@ -70,8 +77,8 @@ async def scripted(*, noise: float = 0.0, seed: int = 0, limits: Limits | None =
         executor_of=lambda _runner: ScriptedExecutor(last_request, noise=noise, seed=seed),
     )
     info = ModelInfo(id="scripted", max_model_len=MAX_LEN, vocab_size=260, eos_token_ids=ByteTokenizer.eos_token_ids)
-    engine = AsyncEngine(core, model_info=info, tokenizer=ByteTokenizer())
-    service = Service(limits=limits or Limits())
+    engine = AsyncEngine(core, model_info=info, tokenizer=tokenizer or ByteTokenizer())
+    service = Service(limits=limits or Limits(), tool_call_parser=tool_call_parser)
     service.attach(engine, ROUTES)
     async with (
         running_server(engine, service=service) as server,

@@ -232,7 +232,7 @@ ROWS = {
     "CVE-2025-48944: a tool with a broken pattern that has to be called": (
         {"tools": [tool(parameters={"properties": {"a": {"pattern": "(("}}})], "tool_choice": "required"},
         "tools",
-        "tools: at 4(5): failed to compile JSON schema: regex parse error:",
+        "tools: at 5(5): failed to compile JSON schema: regex parse error:",
     ),
     "a tool that refers to the net": (
         {"tools": [tool(parameters={"$ref": "https://x"})]},
