@@ -102,22 +102,33 @@ async def tokenize(request: Request, service: Service) -> Response:
     """`POST /tokenize`."""
     body = parse_body(TokenizeBody, await read_json(request, service.limits))
     service.model_id(body.model)
-    if (body.prompt is None) == (body.messages is None):
-        raise invalid("prompt: give either prompt or messages", param="prompt")
-    if body.messages is not None:
-        messages = check_messages(body.messages, service.limits)
-        generation = body.add_generation_prompt is not False
-        ids = await _tokenize_messages(service, messages, None, add_generation_prompt=generation)
-    elif isinstance(body.prompt, str):
-        special = body.add_special_tokens is not False
-        [(ids, _)] = await _tokenize_prompts(service, [body.prompt], add_special_tokens=special)
-    else:
-        raise invalid("prompt: must be a string", param="prompt")
+    ids = await _tokenize_body(service, body)
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": service.max_model_len(), "tokens": ids}
     token_text = service.engine.tokenizer.token_text
     return JsonResponse(
         answer | {"token_strs": [token_text(token) for token in ids] if body.return_token_strs else None}
     )
+
+
+async def _tokenize_body(service: Service, body: TokenizeBody) -> tuple[int, ...]:
+    """Ids of the prompt that a completion, or a chat with these tools, would have."""
+    if (body.prompt is None) == (body.messages is None):
+        raise invalid("prompt: give either prompt or messages", param="prompt")
+    if body.messages is not None:
+        return await _tokenize_messages(
+            service,
+            check_messages(body.messages, service.limits),
+            check_tools(body.tools, body.tool_choice, None, service.limits),
+            add_generation_prompt=body.add_generation_prompt is not False,
+            add_special_tokens=body.add_special_tokens is True,
+        )
+    if body.tools:
+        raise invalid("tools: only with messages: a prompt is tokenised as it is", param="tools")
+    if not isinstance(body.prompt, str):
+        raise invalid("prompt: must be a string", param="prompt")
+    special = body.add_special_tokens is not False
+    [(ids, _)] = await _tokenize_prompts(service, [body.prompt], add_special_tokens=special)
+    return ids
 
 
 async def detokenize(request: Request, service: Service) -> Response:
@@ -159,8 +170,14 @@ async def _structure(service: Service, body: GenerationBody, use: ToolUse | None
 
 
 async def _tokenize_messages(
-    service: Service, messages: list[Message], use: ToolUse | None, *, add_generation_prompt: bool
+    service: Service,
+    messages: list[Message],
+    use: ToolUse | None,
+    *,
+    add_generation_prompt: bool,
+    add_special_tokens: bool = False,
 ) -> tuple[int, ...]:
+    """Ids of a dialogue. Its template has written the special tokens; `add_special_tokens` adds those of a prompt."""
     tokenizer, longest = service.engine.tokenizer, service.max_model_len()
     knows_tools = tokenizer.template_takes_tools
     tools = use.definitions if use is not None and knows_tools else None
@@ -169,7 +186,7 @@ async def _tokenize_messages(
         told = messages if knows_tools else tell(messages, use, service.tool_form)
         text = tokenizer.apply_chat_template(told, add_generation_prompt=add_generation_prompt, tools=tools)
         service.text.check_length(text, longest, param="messages")
-        return tuple(tokenizer.encode(text, add_special_tokens=False))  # the template has written them
+        return tuple(tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     return await service.text.run(work, param="messages")
 

@@ -127,10 +127,12 @@ class CompletionBody(GenerationBody):
 
 
 class TokenizeBody(_Body):
-    """`POST /tokenize`: either a prompt or messages."""
+    """`POST /tokenize`: either a prompt, or what a chat has of its prompt."""
 
     prompt: Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, _NOTHING]})] = None
     messages: Annotated[Any, WithJsonSchema({"anyOf": [_MESSAGES, _NOTHING]})] = None
+    tools: Tools = None
+    tool_choice: ToolChoice = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None

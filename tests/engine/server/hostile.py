@@ -117,6 +117,14 @@ VALID: Sequence[tuple[str, dict[str, Any]]] = (
     ),
     (TOKENIZE, {"prompt": "abc", "add_special_tokens": True, "return_token_strs": True}),
     (TOKENIZE, {"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": True}),
+    (
+        TOKENIZE,
+        {
+            "messages": [{"role": "user", "content": "hi"}],
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+            "tool_choice": "auto",
+        },
+    ),
     (DETOKENIZE, {"tokens": [97, 98, 255]}),
 )
 

@@ -127,6 +127,26 @@ async def test_calls_and_results_of_the_dialogue_become_text():
     )
 
 
+TOKENISED = {
+    "no tools": {},
+    "tools": {"tools": [WEATHER, TIME]},
+    "tools that may not be called": {"tools": [TIME], "tool_choice": "none"},
+    "a tool that has to be called": {"tools": [TIME], "tool_choice": "required"},
+    "without the beginning of an answer": {"tools": [TIME], "add_generation_prompt": False},
+}
+
+
+@pytest.mark.parametrize("fields", TOKENISED.values(), ids=TOKENISED.keys())
+async def test_tokenize_counts_what_a_chat_would_have_as_its_prompt(fields):
+    engine = FakeEngine(echo_prompt, max_model_len=8192)
+    async with running_server(engine) as server, httpx.AsyncClient(base_url=server.url) as client:
+        await client.post(CHAT, json={"messages": DIALOGUE, "max_tokens": 1} | fields)
+        reply = (await client.post("/tokenize", json={"messages": DIALOGUE} | fields)).json()
+        assert (reply["count"], tuple(reply["tokens"])) == (len(engine.prompts[0]), engine.prompts[0])
+        special = {"messages": DIALOGUE, "add_special_tokens": True} | fields
+        assert (await client.post("/tokenize", json=special)).json()["tokens"] == [256, *reply["tokens"]]
+
+
 class ToolTokenizer(ByteTokenizer):
     """Its template shows everything that it is given."""
 
