@@ -16,6 +16,7 @@ from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.core import EngineCore
 from pagefleet_engine.request import FinishReason, Request, SamplingParams
 from pagefleet_engine.server.stopping import StopStrings
+from pagefleet_engine.server.structured_offline import OfflineForm, OfflineForms
 
 Prompt = str | Sequence[int]
 """Text, or the token ids of it."""
@@ -70,6 +71,7 @@ class LLM:
         self._core = core
         self.tokenizer = tokenizer
         self._precision = precision
+        self._forms = OfflineForms(tokenizer)
         self._num_requests = 0
 
     def generate(
@@ -81,11 +83,12 @@ class LLM:
     ) -> list[Completion]:
         """Complete every prompt, in the order given.
 
-        Raises `RequestRefused` for a prompt that can never fit, before anything runs. A request that fails by itself
-        has a choice with `error`.
+        Raises `RequestRefused` for a prompt that can never fit and for `structured_outputs` that are refused, before
+        anything runs. A request that fails by itself has a choice with `error`.
         """
         params = params or SamplingParams()
-        batch = [self._running(prompt, params) for prompt in as_list(prompts)]
+        form = self._forms.compile(params.structured_outputs)
+        batch = [self._running(prompt, params, form) for prompt in as_list(prompts)]
         answers = {answer.request.request_id: answer for one in batch for answer in one}
         self._run(answers, Progress(len(answers), sys.stderr, enabled=progress))
         return [
@@ -109,7 +112,7 @@ class LLM:
         ids = [self.tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
         return self.generate(ids, params, progress=progress)
 
-    def _running(self, prompt: Prompt, params: SamplingParams) -> list[_Answer]:
+    def _running(self, prompt: Prompt, params: SamplingParams, form: OfflineForm) -> list[_Answer]:
         """One request per choice to make; the later ones share the first one's frames."""
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         answers: list[_Answer] = []
@@ -122,6 +125,7 @@ class LLM:
                 prompt_token_ids=ids,
                 sampling=sampling,
                 precision=self._precision,
+                constraint=form.constraint(),
                 fork_of=answers[0].request.request_id if answers else None,
             )
             self._num_requests += 1

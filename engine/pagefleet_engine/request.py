@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.table import FrameTable
@@ -106,6 +106,10 @@ class SamplingParams:
     """The model's end-of-sequence tokens do not end the answer."""
     stop: tuple[str, ...] = ()
     """Strings that end the answer. The server looks for them; the scheduler does not."""
+    structured_outputs: Mapping[str, Any] | None = None
+    """Exactly one of `json`, `json_object`, `regex`, `choice`, `grammar`, as in a request over HTTP.
+
+    Only `LLM` reads it: the server compiles what its clients ask for."""
     n: int = 1
     """Choices to return. Whoever makes the requests makes one per choice."""
     best_of: int | None = None

@@ -40,7 +40,7 @@ def check_wanted(body: GenerationBody, limits: Limits) -> Wanted | None:
     """What the request asks for; None when the answer is free. At most one field may ask."""
     found = {
         "response_format": _response_format(body.response_format, limits),
-        "structured_outputs": _structured_outputs(body.structured_outputs, limits),
+        "structured_outputs": check_structured_outputs(body.structured_outputs, limits),
     }
     for name, kind in _GUIDED.items():
         value = getattr(body, name)
@@ -67,7 +67,8 @@ def _response_format(value: Any, limits: Limits) -> Wanted | None:
     return _of_schema(check_schema_rules(inner.get("schema"), limits, param=f"{param}.schema"), param=f"{param}.schema")
 
 
-def _structured_outputs(value: Any, limits: Limits) -> Wanted | None:
+def check_structured_outputs(value: Any, limits: Limits) -> Wanted | None:
+    """vLLM's field of that name; None asks for nothing."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
