@@ -186,7 +186,7 @@ def make_core(setup: Setup, *, graphs: bool, num_host_frames: int = 0) -> tuple[
         num_host_frames=num_host_frames,
         device=setup.backend.device(),
         lane=parts.lane,
-        pins_host=parts.pins_host,
+        host_memory=parts.host_memory,
     )
     capture = setup.capture() if graphs else None
     sampler = Sampler(seed=0, eos_token_ids=())

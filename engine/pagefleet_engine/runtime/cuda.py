@@ -6,16 +6,20 @@ Imported everywhere, but it touches a GPU only where `Backend.is_gpu`.
 from __future__ import annotations
 
 import gc
+import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from weakref import WeakSet, finalize
 
 import torch
 from torch import Tensor
 
+from pagefleet_engine.errors import StartupError
 from pagefleet_engine.runtime.backend import Backend, Machine
 from pagefleet_engine.runtime.device_memory import DeviceMemory, MemoryProbe
 from pagefleet_engine.runtime.graphs import Capture, Replay
+from pagefleet_engine.runtime.kv_cache import HostMemory, pageable
 from pagefleet_engine.runtime.transfers import InlineLane, Lane
 
 
@@ -24,8 +28,8 @@ class DeviceParts:
     """What a runner takes from its device."""
 
     lane: Lane
-    pins_host: bool = False
-    """Host frames lie in page-locked memory, which the device can copy from and to by itself."""
+    host_memory: HostMemory = pageable
+    """Where swapped frames lie; on a GPU page-locked, so that the device can copy from and to it by itself."""
     capture: Capture | None = None
     """None where there are no graphs."""
     probe: MemoryProbe | None = None
@@ -50,7 +54,7 @@ def device_parts(backend: Backend, rank: int) -> DeviceParts:
     device = backend.device(rank)
     torch.cuda.set_device(device)
     capture = GraphCapture() if backend.attention == "triton" else None
-    return DeviceParts(lane=CopyStream(device), pins_host=True, capture=capture, probe=CudaMemory(device))
+    return DeviceParts(lane=CopyStream(device), host_memory=page_locked, capture=capture, probe=CudaMemory(device))
 
 
 class CopyStream:
@@ -74,22 +78,60 @@ class CopyStream:
 
 
 class GraphCapture:
-    """Captures into one memory pool: graphs run one at a time, and each keeps only its result alive."""
+    """Captures into one memory pool: graphs run one at a time, and each keeps only its result alive.
+
+    A pool's handle must not outlive its graphs: a later capture into it fails, if any block of the pool still lives.
+    """
 
     def __init__(self) -> None:
+        self._replays: WeakSet[GraphReplay] = WeakSet()
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, run: Callable[[], Tensor], /) -> Replay:
+        if not self._replays:
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other threads may use the device meanwhile: NCCL has one that asks for its events.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = run()
-
-        def replay() -> Tensor:
-            graph.replay()
-            return result
-
+        replay = GraphReplay(graph, result)
+        self._replays.add(replay)
         return replay
+
+
+class GraphReplay:
+    """A captured run."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor) -> None:
+        self._graph = graph
+        self._result = result
+
+    def __call__(self) -> Tensor:
+        self._graph.replay()
+        return self._result
+
+
+def page_locked(num_bytes: int) -> Tensor:
+    """`[num_bytes]` zeroed bytes of host memory that the device can reach. Raises `StartupError`.
+
+    Not by torch's pinned allocator, which rounds a block up to a power of two: 20 GiB would lock 32.
+    """
+    if num_bytes == 0:
+        return pageable(0)
+    memory = mmap.mmap(-1, num_bytes)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)
+    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    error = int(cudart.cudaHostRegister(tensor.data_ptr(), num_bytes, 1))
+    if error:
+        raise StartupError(f"--swap-space: {num_bytes} bytes of host memory cannot be page-locked (CUDA error {error})")
+    finalize(tensor, _unlock, memory, tensor.data_ptr())
+    return tensor
+
+
+def _unlock(memory: mmap.mmap, address: int) -> None:
+    """`memory` is an argument so that it lives until here."""
+    torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
 class CudaMemory:

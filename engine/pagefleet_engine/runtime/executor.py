@@ -34,4 +34,4 @@ class LocalExecutor:
         return self._runner.execute(output)
 
     def close(self) -> None:
-        """Nothing to end; the tensors go with the object."""
+        self._runner.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,10 @@ from pagefleet_engine.runtime.paged_batch import PagedBatch
 
 _MOST_GRAPHS = 64
 """The least recently used one makes room: each holds its own activations."""
+_MOST_SEEN = 1024
+"""Shapes that came once. They cost nothing but their keys, and never take a graph's place."""
 
+V = TypeVar("V")
 Compute = Callable[[PagedBatch, Tensor], Tensor]
 """The model over a batch whose tables are in a buffer."""
 
@@ -46,11 +49,12 @@ class StepGraphs:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._graphs: OrderedDict[Hashable, _Graph | None] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
+        self._seen: OrderedDict[Hashable, None] = OrderedDict()
 
     @property
     def num_captured(self) -> int:
-        return sum(graph is not None for graph in self._graphs.values())
+        return len(self._graphs)
 
     def run(self, batch: PagedBatch, compute: Compute, beside: Tensor) -> Tensor:
         """The result of a step, valid until the next one. `beside` is any tensor on the device."""
@@ -58,20 +62,26 @@ class StepGraphs:
         graph = self._graphs.get(key)
         if graph is None:
             buffer = batch.ints.buffer.to(beside.device, copy=True)
-            if key not in self._graphs:  # the first run also compiles what a capture must find compiled
-                self._remember(key, None)
+            if key not in self._seen:  # the first run also compiles what a capture must find compiled
+                _keep(self._seen, key, None, _MOST_SEEN)
                 return compute(batch, buffer)
             kept = batch.without_sampling()
             graph = _Graph(buffer, self._capture(lambda: compute(kept, buffer)))
-            self._remember(key, graph)
+            del self._seen[key]
+            _keep(self._graphs, key, graph, _MOST_GRAPHS)
         self._graphs.move_to_end(key)
         graph.buffer.copy_(batch.ints.buffer, non_blocking=True)
         return graph.replay()
 
-    def _remember(self, key: Hashable, graph: _Graph | None) -> None:
-        self._graphs[key] = graph
-        if len(self._graphs) > _MOST_GRAPHS:
-            self._graphs.popitem(last=False)
+    def close(self) -> None:
+        """Let go of every graph. What was captured of a process group must be gone before the group ends."""
+        self._graphs.clear()
+
+
+def _keep(kept: OrderedDict[Hashable, V], key: Hashable, value: V, most: int) -> None:
+    kept[key] = value
+    if len(kept) > most:
+        kept.popitem(last=False)
 
 
 class RunAgain:

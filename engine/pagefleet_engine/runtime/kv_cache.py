@@ -9,7 +9,7 @@ Shapes: F frames, G KV heads, B tokens of a block, K head dimension, T tokens of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import torch
@@ -45,6 +45,15 @@ def kernel_precision(precision: Precision) -> KernelPrecision:
     return _KERNEL_PRECISIONS[precision]
 
 
+HostMemory = Callable[[int], Tensor]
+"""Number of bytes -> as many zeroed bytes, `uint8 [n]`, in host memory."""
+
+
+def pageable(num_bytes: int) -> Tensor:
+    """Ordinary host memory."""
+    return torch.zeros(num_bytes, dtype=torch.uint8)
+
+
 class KvCache:
     """One `uint8` pool `[F, frame_bytes]` on the device and one in host memory, for swapped frames."""
 
@@ -57,15 +66,13 @@ class KvCache:
         raw_dtype: torch.dtype = torch.bfloat16,
         device: torch.device | None = None,
         lane: Lane | None = None,
-        pins_host: bool = False,
+        host_memory: HostMemory = pageable,
     ) -> None:
         self.layout = layout
         self.raw_dtype = raw_dtype
         self.transfers = Transfers(lane or InlineLane())
         self.pool = torch.zeros((num_frames, layout.frame_bytes), dtype=torch.uint8, device=device)
-        self.host = torch.zeros(
-            (num_host_frames, layout.frame_bytes), dtype=torch.uint8, pin_memory=pins_host and num_host_frames > 0
-        )
+        self.host = host_memory(num_host_frames * layout.frame_bytes).view(num_host_frames, layout.frame_bytes)
         self._raw = tuple(self._raw_view(layer) for layer in range(layout.num_layers))
         self._by_head = tuple(view.permute(1, 2, 0, 3, 4) for view in self._raw)
         self._by_token = tuple(view.permute(0, 3, 1, 2, 4) for view in self._raw)

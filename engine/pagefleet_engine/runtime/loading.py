@@ -94,7 +94,7 @@ def _make_runner(plan: RunnerPlan, checkpoint: Checkpoint, shard: Shard, all_red
         raw_dtype=plan.dtype,
         device=device,
         lane=parts.lane,
-        pins_host=parts.pins_host,
+        host_memory=parts.host_memory,
     )
     return ModelRunner(
         decoder,

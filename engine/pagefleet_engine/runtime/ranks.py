@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import signal
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -35,6 +36,9 @@ _TIMEOUT = timedelta(seconds=120)
 """How long a rank waits for the others, at start and in a sum."""
 
 
+_END_WITHIN_S = 5.0
+"""How long the group and then each child may take to end."""
+
 _READY = b"ready"
 
 
@@ -46,28 +50,28 @@ class RanksExecutor:
     """`size` ranks. Raises `StartupError` when one of them does not come up."""
 
     def __init__(self, make_runner: MakeRunner, size: int, *, num_threads: int = 1, backend: Backend = CPU) -> None:
-        store = TCPStore("127.0.0.1", 0, size, is_master=True, timeout=_TIMEOUT, wait_for_workers=False)
+        self._store = TCPStore("127.0.0.1", 0, size, is_master=True, timeout=_TIMEOUT, wait_for_workers=False)
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._children: list[BaseProcess] = []
         for rank in range(1, size):
             ours, theirs = context.Pipe()
-            arguments = (make_runner, Shard(rank=rank, size=size), store.port, num_threads, backend, theirs)
+            arguments = (make_runner, Shard(rank=rank, size=size), self._store.port, num_threads, backend, theirs)
             child = context.Process(target=run_rank, args=arguments, name=f"rank-{rank}", daemon=True)
             child.start()
             theirs.close()
             self._pipes.append(ours)
             self._children.append(child)
         try:
-            join_group(store, Shard(rank=0, size=size), backend)
+            join_group(self._store, Shard(rank=0, size=size), backend)
             self._runner = make_runner(Shard(rank=0, size=size), sum_over_ranks)
             for pipe in self._pipes:
                 self._check_ready(pipe.recv_bytes())
         except StartupError:
-            self.close()
+            self._end()
             raise
         except (RuntimeError, OSError, EOFError) as error:
-            self.close()
+            self._end()
             raise StartupError(f"--tensor-parallel-size {size}: {self._lost() or error}") from error
 
     @property
@@ -89,15 +93,18 @@ class RanksExecutor:
 
     def close(self) -> None:
         """Tell the children to end, and see that they do."""
+        self._runner.close()
+        self._end()
+
+    def _end(self) -> None:
         for pipe in self._pipes:
             pipe.close()
+        leave_group()  # beside the children, since NCCL's ranks end together
         for child in self._children:
-            child.join(timeout=5)
+            child.join(timeout=_END_WITHIN_S)
             if child.is_alive():
                 child.terminate()
                 child.join()
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
     @staticmethod
     def _check_ready(answer: bytes) -> None:
@@ -133,7 +140,16 @@ def run_rank(
         except EOFError:
             break
         runner.compute(pickle.loads(message))
-    dist.destroy_process_group()
+    runner.close()
+    leave_group()
+
+
+def leave_group() -> None:
+    """Destroy the process group, or leave it to the end of the process: NCCL waits for a lost rank for ever."""
+    if dist.is_initialized():
+        ending = threading.Thread(target=dist.destroy_process_group, name="leave-group", daemon=True)
+        ending.start()
+        ending.join(_END_WITHIN_S)
 
 
 def join_group(store: TCPStore, shard: Shard, backend: Backend) -> None:

@@ -113,6 +113,10 @@ class ModelRunner:
         """Activations `[T, D]` of every row of the batch, before the final norm."""
         return self._steps.hidden(batch)
 
+    def close(self) -> None:
+        """No step comes any more. Called on every rank before the process group ends."""
+        self._steps.close()
+
     def _move(self, moves: FrameMoves) -> None:
         """Copies in the order that `scheduling.output` prescribes."""
         if moves.demote:

@@ -34,6 +34,10 @@ class Steps(Protocol):
         """Activations `[T, D]` of the batch's rows before the final norm; on every rank."""
         ...
 
+    def close(self) -> None:
+        """Let go of whatever refers to the process group of the ranks."""
+        ...
+
 
 class RequestSteps:
     """One fused attention call per request: fastest on a CPU."""
@@ -50,6 +54,9 @@ class RequestSteps:
         assert isinstance(batch, Batch)
         attention = self._attention(self._cache, batch)
         return self._decoder.hidden(batch.token_ids_T, batch.positions_T, attention)
+
+    def close(self) -> None:
+        """Nothing is kept."""
 
 
 class PagedSteps:
@@ -74,6 +81,10 @@ class PagedSteps:
         hidden_TD = self._compute(batch) if graphs is None else graphs.run(batch, self._compute_at, self._cache.pool)
         seal_decodes(self._cache, batch.decode_seals, self._ops)
         return hidden_TD[: batch.num_rows] if batch.num_chunks == 0 else hidden_TD
+
+    def close(self) -> None:
+        if self._graphs is not None:
+            self._graphs.close()
 
     def _compute(self, batch: PagedBatch) -> Tensor:
         return self._compute_at(batch, batch.ints.buffer.to(self._cache.pool.device, non_blocking=True))

@@ -1,5 +1,6 @@
 """Which steps are captured, which graphs are kept, and what is said of a device without enough memory."""
 
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -66,11 +67,39 @@ def test_the_graph_that_was_used_least_recently_makes_room():
         graphs.run(batch(list(range(size))), Model(), HERE)
     assert graphs.num_captured == 64
     graphs.run(batch([0]), Model(), HERE)
-    graphs.run(batch(list(range(65))), Model(), HERE)
+    for _ in range(2):
+        graphs.run(batch(list(range(65))), Model(), HERE)
     model = Model()
     for size in (1, 2):
         graphs.run(batch(list(range(size))), model, HERE)
     assert [b.num_decodes for b in model.batches] == [2]  # size 1 was replayed, size 2 had to begin again
+
+
+def test_shapes_that_came_once_push_no_graph_out():
+    model, graphs = Model(), StepGraphs(RunAgain())
+    for _ in range(2):
+        graphs.run(batch([1]), model, HERE)
+    for size in range(2, 200):
+        graphs.run(batch(list(range(size))), Model(), HERE)
+    graphs.run(batch([2]), model, HERE)
+    assert graphs.num_captured == 1
+    assert model.batches[1] is model.batches[2]
+
+
+def test_a_closed_runner_keeps_no_graph():
+    kept = []
+
+    def capture(run):
+        replay = RunAgain()(run)
+        kept.append(weakref.ref(replay))
+        return replay
+
+    graphs = StepGraphs(capture)
+    for _ in range(2):
+        graphs.run(batch([1]), Model(), HERE)
+    assert kept[0]() is not None
+    graphs.close()
+    assert kept[0]() is None
 
 
 def test_a_device_that_is_too_small_is_named_with_what_would_help():
