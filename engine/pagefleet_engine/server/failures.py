@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
+
 from pagefleet_engine.api import TokenOutput
 from pagefleet_engine.errors import EngineDead, QueueFull, RequestRefused
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.errors import ApiError, internal, invalid, queue_full, unavailable
+
+log = logging.getLogger(__name__)
 
 
 def translate(error: RequestRefused | QueueFull | EngineDead) -> ApiError:
@@ -25,3 +30,14 @@ def raise_on_failure(output: TokenOutput, reason: FinishReason) -> None:
         raise internal(f"the engine failed on this request: {output.error or 'no reason given'}")
     if output.finish_reason is FinishReason.ABORT:
         raise unavailable("this engine is shutting down and could not finish the request", "aborted")
+
+
+def refuse_failed_work(error: Exception, *, param: str) -> ApiError:
+    """Work on a client's text failed in a way that nobody foresaw.
+
+    It is this text that fails, so its sender has to change it. The log gets the place and not the error's own words,
+    which may hold the text.
+    """
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    log.error("work on %s failed: %s in %s, line %s", param, type(error).__name__, place.name, place.lineno)
+    return invalid(f"{param}: cannot be processed: change or shorten it", param=param)

@@ -15,6 +15,7 @@ from pagefleet_engine.api import Tokenizer
 from pagefleet_engine.contract.metrics import Outcome
 from pagefleet_engine.errors import RequestRefused
 from pagefleet_engine.server.errors import invalid, queue_full
+from pagefleet_engine.server.failures import refuse_failed_work
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.structured import Wanted
 from pagefleet_engine.server.tool_parser import ToolForm
@@ -179,6 +180,8 @@ class StructuredWork:
             return await asyncio.shield(asyncio.wrap_future(future))
         except RequestRefused as refusal:
             raise invalid(f"{param}: {refusal}", param=param) from None
+        except Exception as error:
+            raise refuse_failed_work(error, param=param) from None
 
     async def _off_loop(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pagefleet_engine.errors import RequestRefused
-from pagefleet_engine.server.errors import invalid, queue_full
+from pagefleet_engine.server.errors import ApiError, invalid, queue_full
+from pagefleet_engine.server.failures import refuse_failed_work
 from pagefleet_engine.server.limits import Limits
 
 T = TypeVar("T")
@@ -38,6 +39,10 @@ class TextWorkers:
             raise invalid(message, param=param) from None
         except RequestRefused as refusal:
             raise invalid(str(refusal), param=refusal.param or param) from None
+        except ApiError:
+            raise
+        except Exception as error:
+            raise refuse_failed_work(error, param=param) from None
         finally:
             self._waiting -= 1
 

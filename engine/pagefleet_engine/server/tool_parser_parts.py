@@ -160,7 +160,7 @@ class CallObject:
 
 def _name(quoted_name: str) -> str | None:
     try:
-        return str(json.loads(quoted_name))
+        return str(parse_json(quoted_name))
     except ValueError:
         return None
 

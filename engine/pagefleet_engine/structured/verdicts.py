@@ -7,6 +7,7 @@ a schema nor an answer can hold a thread for long.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -41,6 +42,9 @@ THOROUGH: Final = 50_000
 
 _NO_FORMATS: Final = FormatChecker(formats=())
 """The library's own would compile every pattern of a schema with `re`."""
+
+_HALF_PAIR: Final = re.compile(r"\\u[dD][89a-fA-F]")
+"""May be half of a surrogate pair, or the whole of one."""
 
 
 class Undecided(Exception):
@@ -109,11 +113,20 @@ class SchemaCheck:
 
 
 def parse_json(text: str) -> Any:
-    """A JSON value. Raises ValueError for anything else: NaN, numbers of thousands of digits, deep nesting."""
+    """A JSON value whose strings are text.
+
+    Raises ValueError for anything else: NaN, numbers of thousands of digits, deep nesting, half a surrogate pair.
+    """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant)
+        text.encode()
+        if _HALF_PAIR.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("half a surrogate pair is no text") from None
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

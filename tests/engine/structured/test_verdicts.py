@@ -56,7 +56,9 @@ JUDGED = {
     "an item twice": ({"uniqueItems": True}, '[{"a": 1}, {"a": 1}]', "schema_violation"),
     "no item twice": ({"uniqueItems": True}, '[{"a": 1}, {"a": 2}]', "valid"),
     "a multiple of a number too small": ({"multipleOf": 1e-300}, "1e300", "schema_violation"),
-    "half a surrogate pair": ({"pattern": "a"}, '"\\ud800"', "schema_violation"),
+    "half a surrogate pair": ({"pattern": "a"}, '"\\ud800"', "invalid_json"),
+    "half a surrogate pair as a key": ({}, '{"\\udc00": 1}', "invalid_json"),
+    "a whole surrogate pair": ({"maxLength": 1}, '"\\ud83d\\ude00"', "valid"),
 }
 
 
