@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pagefleet_engine.contract.precision import Precision
 
 if TYPE_CHECKING:
+    from pagefleet_engine.prompt_logprobs import PromptLogprobs
     from pagefleet_engine.request import FinishReason, SamplingParams
     from pagefleet_engine.structured.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """Log probabilities at a generated position, in the model's own distribution: before temperature and penalties."""
+    """Log probabilities at one position, in the model's own distribution: before temperature and penalties."""
 
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
     """The most likely tokens with their log probabilities, best first; as many as the request asked for."""
+    rank: int | None = None
+    """Of prompt tokens only: how many tokens are at least as likely, itself included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,10 @@ class TokenOutput:
     """Prompt tokens that the prefix cache held."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One per token in `token_ids`; None when the request asked for none."""
+    stop_logprobs: TokenLogprobs | None = None
+    """Those of the stop token that ended the request, which is not among `token_ids`."""
+    prompt_logprobs: PromptLogprobs | None = None
+    """Those of the whole prompt, once, with the first output of a request that asked for them."""
     error: str | None = None
     """One line, set only when the request ended by an error of its own."""
     is_client_error: bool = False

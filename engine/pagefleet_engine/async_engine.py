@@ -58,6 +58,7 @@ def merge(first: TokenOutput, second: TokenOutput) -> TokenOutput:
     parts = [part for part in (first.logprobs, second.logprobs) if part is not None]
     return replace(
         second,
+        prompt_logprobs=first.prompt_logprobs if second.prompt_logprobs is None else second.prompt_logprobs,
         token_ids=first.token_ids + second.token_ids,
         logprobs=tuple(entry for part in parts for entry in part) if parts else None,
     )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pagefleet_engine.api import EngineStats, RuntimeSettings, TokenLogprobs, TokenOutput
 from pagefleet_engine.errors import QueueFull, RequestRefused
+from pagefleet_engine.prompt_logprobs import PromptLogprobs
 from pagefleet_engine.request import FinishReason, Request, SamplingError
 from pagefleet_engine.runtime.executor import Executor
 from pagefleet_engine.runtime.sampler import Sampled
@@ -58,6 +59,8 @@ class EngineCore:
         self._vocab_size = vocab_size
         self._monotonic_s = monotonic_s
         self._live: dict[str, Request] = {}
+        self._prompt_logprobs: dict[str, PromptLogprobs] = {}
+        """What is known of prompts that are not complete, or whose requests have got nothing yet."""
         self._rate = DrainRate()
         self._failed_total = 0
         self._step_counter = 0
@@ -79,10 +82,14 @@ class EngineCore:
         except ValueError as error:
             raise RequestRefused(str(error)) from error
         self._live[request.request_id] = request
+        if request.sampling.prompt_logprobs is not None:
+            num_top = min(request.sampling.prompt_logprobs, self._vocab_size)
+            self._prompt_logprobs[request.request_id] = PromptLogprobs(num_top=num_top)
 
     def abort(self, request_id: str) -> Emission | None:
         """End a request in whatever state it is; None when it has ended already. Frames kept for forks are released."""
         request = self._live.pop(request_id, None)
+        self._prompt_logprobs.pop(request_id, None)
         self.scheduler.abort(request_id)
         if request is None:
             return None
@@ -93,8 +100,10 @@ class EngineCore:
         output = self.scheduler.schedule()
         results = {} if output.is_empty else {r.request_id: r for r in self._executor.execute(output)}
         sampled = {r.request_id: (r.token_id,) for r in results.values() if r.token_id is not None}
-        failed = [r.request_id for r in results.values() if r.token_id is None]
+        failed = [r.request_id for r in results.values() if r.error is not None]
         complete = [r.request_id for r in results.values() if r.is_complete]
+        for result in results.values():
+            self._keep_prompt_logprobs(result)
         updates = self.scheduler.update(output, sampled, failed, complete)
         self._step_counter += 1
         self._last_step_s = self._monotonic_s()
@@ -159,6 +168,12 @@ class EngineCore:
         except SamplingError as error:
             raise RequestRefused(str(error), param=error.param) from error
 
+    def _keep_prompt_logprobs(self, result: Sampled) -> None:
+        """Chunks of a prompt follow one another, so their scores do."""
+        known = self._prompt_logprobs.get(result.request_id)
+        if known is not None and result.prompt_logprobs is not None:
+            known.extend(result.prompt_logprobs)
+
     def _emit(self, update: RequestUpdate, result: Sampled | None) -> Emission | None:
         request = self._live.get(update.request_id)
         if request is None:
@@ -171,7 +186,11 @@ class EngineCore:
         logprobs = None
         if result is not None and result.logprobs is not None:
             logprobs = (result.logprobs,) if update.new_token_ids else ()
-        output = _output(request, update.new_token_ids, reason, logprobs=logprobs)
+        scored = self._prompt_logprobs.pop(update.request_id, None)
+        prompt_logprobs = None if reason is FinishReason.ERROR else scored
+        output = _output(request, update.new_token_ids, reason, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+        if result is not None and update.stop_token_id is not None:
+            output = replace(output, stop_logprobs=result.logprobs)
         if result is not None and result.error is not None:
             output = replace(output, error=result.error, is_client_error=result.is_client_error)
         return Emission(update.request_id, output)
@@ -183,6 +202,7 @@ def _output(
     reason: FinishReason | None,
     *,
     logprobs: tuple[TokenLogprobs, ...] | None = None,
+    prompt_logprobs: PromptLogprobs | None = None,
 ) -> TokenOutput:
     return TokenOutput(
         token_ids=tuple(token_ids),
@@ -190,5 +210,6 @@ def _output(
         num_prompt_tokens=request.num_prompt_tokens,
         num_cached_tokens=request.num_cached_prompt_tokens,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         mixed=request.mixed,
     )

@@ -39,6 +39,8 @@ class Completion:
 
     prompt_token_ids: tuple[int, ...]
     choices: tuple[Choice, ...]
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """One per prompt token, where they were asked for; the first token has none."""
 
     @property
     def text(self) -> str:
@@ -95,6 +97,7 @@ class LLM:
             Completion(
                 prompt_token_ids=tuple(one[0].request.prompt_token_ids),
                 choices=tuple(answer.choice(params.logprobs) for answer in best(one, params)),
+                prompt_logprobs=one[0].prompt_logprobs,
             )
             for one in batch
         ]
@@ -119,7 +122,8 @@ class LLM:
         logprobs = 0 if params.best_of is not None and params.logprobs is None else params.logprobs
         for index in range(params.best_of or params.n):
             seed = None if params.seed is None else params.seed + index
-            sampling = replace(params, n=1, best_of=None, seed=seed, logprobs=logprobs)
+            prompt_logprobs = None if answers else params.prompt_logprobs
+            sampling = replace(params, n=1, best_of=None, seed=seed, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
             request = Request(
                 request_id=f"offline-{self._num_requests}",
                 prompt_token_ids=ids,
@@ -158,6 +162,7 @@ class _Answer:
     tokenizer: Tokenizer
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     text: str = ""
     finish_reason: FinishReason | None = None
     error: str | None = None
@@ -178,6 +183,8 @@ class _Answer:
             return False
         self.token_ids.extend(output.token_ids)
         self.logprobs.extend(output.logprobs or ())
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = (None, *output.prompt_logprobs.entries())
         self.error = output.error
         piece = self._detokenizer.push(output.token_ids)
         if output.finish_reason is not None:

@@ -61,7 +61,8 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("frequency_penalty", -2.0, 2.0),
     ("seed", -(2**63), 2**63 - 1),
     ("logprobs", 0, 1024),
-    ("max_tokens", 1, 2**31),
+    ("prompt_logprobs", 0, 1024),
+    ("max_tokens", 0, 2**31),
     ("min_tokens", 0, 2**31),
     ("n", 1, 128),
     ("best_of", 1, 128),
@@ -96,8 +97,10 @@ class SamplingParams:
     """Seed of this choice; None takes the engine's. Choice i of `n` uses `seed + i`."""
     logprobs: int | None = None
     """None reports no log probabilities, 0 those of the chosen tokens, k also the k most likely ones."""
+    prompt_logprobs: int | None = None
+    """As `logprobs`, of every prompt token but the first. The prompt is computed then, whatever a cache holds of it."""
     max_tokens: int | None = None
-    """Longest answer in tokens; None runs to the context length."""
+    """Longest answer in tokens; None runs to the context length, 0 computes the prompt alone."""
     min_tokens: int = 0
     """No stop token ends the answer before it has this many tokens."""
     stop_token_ids: tuple[int, ...] = ()
@@ -183,6 +186,8 @@ class Request:
     """Longest prompt plus answer, fixed on arrival."""
     protected_until_step: int = 0
     """Not preempted before this step, because it has just been resumed."""
+    num_scored: int = 0
+    """Prompt positions whose logits have given the log probability of the token after them; none gives it twice."""
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
@@ -209,6 +214,22 @@ class Request:
     def num_computed(self) -> int:
         """Tokens whose KV the frames hold."""
         return self.table.num_tokens
+
+    @property
+    def num_reusable(self) -> int:
+        """How many of its first tokens may lie in frames that others have computed.
+
+        Positions that are still to be scored have to go through the model.
+        """
+        if self.sampling.prompt_logprobs is None or self.num_scored >= self.num_prompt_tokens - 1:
+            return len(self.token_ids)
+        return self.num_scored
+
+    def rows_to_score(self, start: int, end: int) -> range:
+        """Those of the positions `start` to `end` whose logits are wanted for the prompt token after them."""
+        if self.sampling.prompt_logprobs is None:
+            return range(0)
+        return range(max(start, self.num_scored), min(end, self.num_prompt_tokens - 1))
 
     @property
     def num_uncomputed(self) -> int:

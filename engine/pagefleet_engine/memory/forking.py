@@ -21,6 +21,7 @@ def fork(parent: Request, child: Request, tiers: Tiers, *, block_size: int) -> N
     if source.swapped is not None or source.pending or child.num_computed or not _alike(parent, child):
         return
     limit = _common_length(parent.token_ids[: parent.num_computed], child.token_ids[:-1])
+    limit = min(limit, child.num_reusable)
     num_groups = 0
     while num_groups < len(source.sealed) and _end(source, num_groups) <= limit:
         num_groups += 1

@@ -1,7 +1,7 @@
 """Prefix reuse for one request: which cached groups it can start with, and which of its own it offers.
 
 A hit never covers the group of the last known token: that token has to be computed to give logits, and it sees its own
-group unsealed.
+group unsealed. Nor does it cover prompt tokens whose own log probabilities are still wanted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PrefixReuse:
         while True:
             precision = table.precision_at(start, request.precision)
             end = start + self._sizes.lengths[precision]
-            if end >= request.num_tokens:
+            if end >= request.num_tokens or end > request.num_reusable:
                 break
             parent = table.lookup_keys[len(entries) - 1] if entries else self._root(request)
             group = self._identity(request, parent, SealedGroup(0, start, end - start, precision))
@@ -65,7 +65,7 @@ class PrefixReuse:
                 counters.prefix_hit_tokens += length
             self._append(request, entry, start)
             start += length
-        counters.prefix_query_tokens += request.num_tokens
+        counters.prefix_query_tokens += request.num_reusable
         counters.prefetched += len(in_host)
 
     def publish(self, request: Request, sealed: Sequence[SealedGroup]) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pagefleet_engine.contract.precision import Precision
+from pagefleet_engine.runtime.scoring import ScoredRows, rows_to_score
 from pagefleet_engine.scheduling.output import GroupWrite, ScheduledRequest, ScheduleOutput
 
 
@@ -88,10 +89,12 @@ class Batch:
     """Rows of the batch whose logits are wanted."""
     sampled: tuple[ScheduledRequest, ...]
     """The requests they belong to, in the same order."""
+    scored: tuple[ScoredRows, ...] = ()
+    """Rows of the batch that prompt tokens are scored by."""
 
     def without_sampling(self) -> Batch:
         """For ranks that do not sample."""
-        return replace(self, sampled=())
+        return replace(self, sampled=(), scored=())
 
 
 def build_batch(output: ScheduleOutput, block_size: int) -> Batch:
@@ -116,6 +119,7 @@ def build_batch(output: ScheduleOutput, block_size: int) -> Batch:
         requests=tuple(requests),
         sample_rows_S=_tensor([rows.first + rows.num_rows - 1 for _, rows in sampling]),
         sampled=tuple(request for request, _ in sampling),
+        scored=rows_to_score((r, rows.first) for r, rows in zip(output.requests, requests, strict=True)),
     )
 
 

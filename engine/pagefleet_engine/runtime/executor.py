@@ -13,7 +13,7 @@ class Executor(Protocol):
     """Executes steps one at a time. An exception means that the engine cannot go on."""
 
     def execute(self, output: ScheduleOutput) -> list[Sampled]:
-        """One result per request with `samples`, in their order."""
+        """One result per request with `samples`, in their order, then those that have `prompt_rows` alone."""
         ...
 
     def close(self) -> None: ...

@@ -24,6 +24,7 @@ from pagefleet_engine.memory.table import SealedGroup
 from pagefleet_engine.runtime.buckets import Buckets
 from pagefleet_engine.runtime.chunk_arrays import ChunkSeal, chunk_arrays
 from pagefleet_engine.runtime.packed import Ints, Packed, pack
+from pagefleet_engine.runtime.scoring import ScoredRows, rows_to_score
 from pagefleet_engine.runtime.sealed_tables import Columns, SealedTables, append, no_columns, table_arrays
 from pagefleet_engine.scheduling.output import ScheduledRequest, ScheduleOutput
 
@@ -57,10 +58,12 @@ class PagedBatch:
     sample_rows_S: Tensor
     sampled: tuple[ScheduledRequest, ...]
     """The requests that the sampled rows belong to, in the same order."""
+    scored: tuple[ScoredRows, ...] = ()
+    """Rows of the step that prompt tokens are scored by."""
 
     def without_sampling(self) -> PagedBatch:
         """For ranks that do not sample."""
-        return replace(self, sampled=())
+        return replace(self, sampled=(), scored=())
 
 
 def build_paged_batch(output: ScheduleOutput, tables: SealedTables, block_size: int, buckets: Buckets) -> PagedBatch:
@@ -83,7 +86,8 @@ def build_paged_batch(output: ScheduleOutput, tables: SealedTables, block_size: 
         chunk_tables = _tables([_seen_by_chunk(tables, request) for request in chunks], len(chunks), buckets)
         found, seals = chunk_arrays(chunks, block_size)
         arrays += [*found, *(array for table in chunk_tables.values() for array in table)]
-    sampling, sample_rows = _sampled(output, decodes, chunks, num_decodes)
+    last = _last_rows(decodes, chunks, num_decodes)
+    sampling = tuple(request for request in output.requests if request.samples)
     return PagedBatch(
         ints=pack(arrays),
         num_decodes=num_decodes,
@@ -93,8 +97,9 @@ def build_paged_batch(output: ScheduleOutput, tables: SealedTables, block_size: 
         chunk_precisions=tuple(chunk_tables),
         decode_seals=tuple(_decode_seals(decodes)),
         chunk_seals=seals,
-        sample_rows_S=torch.tensor(sample_rows, dtype=torch.int64),
+        sample_rows_S=torch.tensor([last[request.request_id] for request in sampling], dtype=torch.int64),
         sampled=sampling,
+        scored=rows_to_score((r, last[r.request_id] - len(r.token_ids) + 1) for r in output.requests),
     )
 
 
@@ -166,19 +171,14 @@ def _decode_seals(decodes: Sequence[ScheduledRequest]) -> Iterator[DecodeSeal]:
         yield DecodeSeal(precision=precision, frames=tuple(w.frames for w in full if w.precision is precision))
 
 
-def _sampled(
-    output: ScheduleOutput,
-    decodes: Sequence[ScheduledRequest],
-    chunks: Sequence[ScheduledRequest],
-    num_decodes: int,
-) -> tuple[tuple[ScheduledRequest, ...], list[int]]:
-    """The sampled requests in the scheduler's order, and the last row of each."""
+def _last_rows(
+    decodes: Sequence[ScheduledRequest], chunks: Sequence[ScheduledRequest], num_decodes: int
+) -> dict[str, int]:
+    """The last row of each request."""
     last = {request.request_id: row for row, request in enumerate(decodes)}
     ends = accumulate((len(request.token_ids) for request in chunks), initial=num_decodes)
     next(ends)
-    last |= {request.request_id: end - 1 for request, end in zip(chunks, ends, strict=True)}
-    sampling = tuple(request for request in output.requests if request.samples)
-    return sampling, [last[request.request_id] for request in sampling]
+    return last | {request.request_id: end - 1 for request, end in zip(chunks, ends, strict=True)}
 
 
 def quantises(write: GroupWrite) -> bool:

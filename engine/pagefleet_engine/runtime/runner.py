@@ -21,6 +21,7 @@ from pagefleet_engine.runtime.fused import with_fused_layers
 from pagefleet_engine.runtime.graphs import Capture
 from pagefleet_engine.runtime.kv_cache import KvCache
 from pagefleet_engine.runtime.sampler import Sampled, Sampler
+from pagefleet_engine.runtime.scoring import score, with_scores
 from pagefleet_engine.runtime.steps import PagedSteps, RequestSteps, StepBatch, Steps
 from pagefleet_engine.scheduling.output import ScheduleOutput
 
@@ -88,7 +89,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, output: ScheduleOutput) -> list[Sampled]:
-        """Run one step. One result per request with `samples`, in their order."""
+        """Run one step. One result per request with `samples` or `prompt_rows`, those with `samples` first."""
         work = self.plan(output)
         return self.sample(work, self.compute(work))
 
@@ -103,11 +104,17 @@ class ModelRunner:
 
     @torch.inference_mode()
     def sample(self, work: Work[StepBatch], hidden_TD: Tensor | None) -> list[Sampled]:
-        """The next token of every request whose last known token was in the step."""
-        if work.batch is None or hidden_TD is None or not work.batch.sampled:
+        """The next token of every request whose last known token was in the step, and scores of prompt tokens."""
+        batch = work.batch
+        if batch is None or hidden_TD is None:
             return []
-        logits_SV = self.decoder.logits(hidden_TD[work.batch.sample_rows_S.to(hidden_TD.device)])
-        return self.sampler.sample(logits_SV, work.batch.sampled)
+        sampled: list[Sampled] = []
+        if batch.sampled:
+            logits_SV = self.decoder.logits(hidden_TD[batch.sample_rows_S.to(hidden_TD.device)])
+            sampled = self.sampler.sample(logits_SV, batch.sampled)
+        if not batch.scored:
+            return sampled
+        return with_scores(sampled, [score(self.decoder.logits, hidden_TD, rows) for rows in batch.scored])
 
     def hidden(self, batch: StepBatch) -> Tensor:
         """Activations `[T, D]` of every row of the batch, before the final norm."""

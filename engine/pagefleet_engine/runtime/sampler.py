@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pagefleet_engine.api import TokenLogprobs
+from pagefleet_engine.prompt_logprobs import PromptLogprobs
 from pagefleet_engine.request import SamplingParams
 from pagefleet_engine.runtime.batched_draw import draw_rows
 from pagefleet_engine.runtime.random import uniform
@@ -35,11 +36,14 @@ _CANDIDATES = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """The next token of one request, or why there is none."""
+    """What a step brought one request: its next token, log probabilities of prompt tokens, or why there is neither."""
 
     request_id: str
     token_id: int | None
+    """None when the request's last known token was not in the step, or with an error."""
     logprobs: TokenLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    """Of the prompt tokens that this step's rows predict."""
     error: str | None = None
     is_client_error: bool = False
     """The error comes from the request's constraint."""

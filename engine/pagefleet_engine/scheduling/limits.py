@@ -42,7 +42,7 @@ def longest_total(request: Request, *, max_model_len: int, num_frames: int, size
             needed=total,
             limit=max_model_len,
         )
-    _check_pool(total, request.precision, num_frames, sizes)
+    _check_pool(max(total, num_prompt + 1), request.precision, num_frames, sizes)
     if max_tokens is not None:
         return total
     # The KV of the last token is never computed.
@@ -64,7 +64,7 @@ def _check_pool(total: int, precision: Precision, num_frames: int, sizes: GroupS
 def check_precision_fits(request: Request, precision: Precision, *, num_frames: int, sizes: GroupSizes) -> None:
     """Raises `RequestTooLong` when the rest of a request, in another precision, would not fit into the whole pool."""
     begun = request.table.num_groups_begun(sizes.lengths)
-    rest = request.max_total_tokens - 1 - request.table.begun_until
+    rest = max(request.max_total_tokens - 1, request.num_prompt_tokens) - request.table.begun_until
     needed = begun + (sizes.peak_frames(rest, precision) if rest > 0 else 0)
     if needed > num_frames:
         raise RequestTooLong(

@@ -86,6 +86,8 @@ class ScheduledRequest(NamedTuple):
     """`num_known - num_prompt_tokens` is the index of the token to be sampled in the answer: the seeds' counter."""
     constraint: Constraint | None = None
     """Which tokens may follow. It stays with the rank that samples."""
+    prompt_rows: range = range(0)
+    """Positions of this step whose logits give the log probability of the prompt token after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,6 +133,7 @@ class StepPlanner:
                 num_known=len(known),
                 num_prompt_tokens=len(request.prompt_token_ids),
                 constraint=request.constraint,
+                prompt_rows=request.rows_to_score(start, end),
             )
         )
 

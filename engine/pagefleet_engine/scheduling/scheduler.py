@@ -124,8 +124,10 @@ class Scheduler:
         if output is not self._in_flight:
             raise RuntimeError(f"step {output.step} is not the one in flight")
         requests = [self._books.requests[scheduled.request_id] for scheduled in output.requests]
-        for request in requests:
+        for request, scheduled in zip(requests, output.requests, strict=True):
             self.memory.commit(request)
+            if scheduled.prompt_rows:
+                request.num_scored = scheduled.prompt_rows.stop
         self.memory.settle()
         self._in_flight = None
         updates = []
@@ -249,6 +251,8 @@ class Scheduler:
 
     def _append(self, request: Request, tokens: Sequence[int], *, is_complete: bool) -> RequestUpdate:
         new: list[int] = []
+        if request.num_tokens >= request.max_total_tokens:  # only the prompt was to be computed
+            return self._end(request, new, FinishReason.LENGTH, None)
         for token in tokens:
             if self._stops(request, token) or (is_complete and token in self.config.eos_token_ids):
                 return self._end(request, new, FinishReason.STOP, token)

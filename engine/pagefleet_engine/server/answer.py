@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagefleet_engine.api import Detokenizer, TokenLogprobs, TokenOutput
+from pagefleet_engine.prompt_logprobs import PromptLogprobs
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.job import Choice
 from pagefleet_engine.server.stopping import Cut, StopStrings
@@ -23,6 +24,10 @@ class Delta:
     num_tokens: int
     """Tokens generated since the last delta, those of a stop string included."""
     logprobs: tuple[TokenLogprobs, ...] = ()
+    stop_logprobs: TokenLogprobs | None = None
+    """Those of the stop token that ended the answer, which is no part of it."""
+    prompt_logprobs: PromptLogprobs | None = None
+    """Those of the prompt, with the first delta alone."""
     finish_reason: FinishReason | None = None
     stop_reason: str | None = None
     """The stop string that ended the answer."""
@@ -35,7 +40,8 @@ class Delta:
     @property
     def is_empty(self) -> bool:
         """There is nothing in it for the client."""
-        return not (self.text or self.tool_calls or self.logprobs or self.finish_reason)
+        shown = self.text or self.tool_calls or self.logprobs or self.finish_reason
+        return not shown and self.prompt_logprobs is None
 
 
 class Answer:
@@ -65,6 +71,8 @@ class Answer:
             text=text,
             num_tokens=len(output.token_ids),
             logprobs=self._take_logprobs(release=bool(text) or reason is not None),
+            stop_logprobs=output.stop_logprobs,
+            prompt_logprobs=output.prompt_logprobs,
             finish_reason=reason,
             stop_reason=cut.matched,
             num_cached_tokens=output.num_cached_tokens if self._is_leader else 0,

@@ -22,6 +22,7 @@ _NOT_WITH_BEAMS: Final[dict[str, tuple[Any, ...]]] = {
     "best_of": (),
     "logprobs": (False,),
     "top_logprobs": (0,),
+    "prompt_logprobs": (),
     "stop": ([], ""),
     "temperature": (0,),
     "top_p": (1,),

@@ -18,6 +18,7 @@ from pagefleet_engine.server.inputs import (
     Prompt,
     build_sampling,
     check_messages,
+    check_prompt_logprobs,
     check_prompts,
     check_stream_options,
     check_token_ids,
@@ -57,6 +58,7 @@ async def chat(request: Request, service: Service) -> Response:
     ids = await _tokenize_messages(
         service, messages, use, add_generation_prompt=body.add_generation_prompt is not False
     )
+    check_prompt_logprobs(body, len(ids), service.limits)
     plans = _plans(service, model, [(ids, "")], sampling, param="messages")
     job = Job(
         id=f"chatcmpl-{uuid4().hex}",
@@ -83,6 +85,7 @@ async def completions(request: Request, service: Service) -> Response:
     check_num_choices(sampling, beam, len(prompts), service.limits)
     structure = await _structure(service, body)
     tokenised = await _tokenize_prompts(service, prompts, add_special_tokens=body.add_special_tokens is not False)
+    check_prompt_logprobs(body, sum(len(ids) for ids, _ in tokenised), service.limits)
     prompts_and_echoes = [(ids, text if body.echo else "") for ids, text in tokenised]
     plans = _plans(service, model, prompts_and_echoes, sampling, param="prompt")
     job = Job(
@@ -95,7 +98,8 @@ async def completions(request: Request, service: Service) -> Response:
         beam=beam,
         **wants(body),
     )
-    return await respond(request, service, job, CompletionShape(engine.tokenizer))
+    shape = CompletionShape(engine.tokenizer, skip_special_tokens=job.skip_special_tokens)
+    return await respond(request, service, job, shape)
 
 
 async def tokenize(request: Request, service: Service) -> Response:

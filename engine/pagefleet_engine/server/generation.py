@@ -17,6 +17,7 @@ from pagefleet_engine.server.errors import internal
 from pagefleet_engine.server.failures import raise_on_failure, translate
 from pagefleet_engine.server.job import Choice, Job
 from pagefleet_engine.server.metrics import RequestTimer
+from pagefleet_engine.server.prompt_scores import PromptScores
 from pagefleet_engine.server.service import Service
 from pagefleet_engine.server.structured_watch import Watch
 from pagefleet_engine.text.detokenizer import IncrementalDetokenizer
@@ -29,13 +30,14 @@ async def run_job(service: Service, job: Job) -> AsyncGenerator[Delta, None]:
             async for delta in deltas:
                 yield delta
         return
+    scores = PromptScores(job)
     if len(job.choices) == 1:
-        async with aclosing(_run_choice(service, job, job.choices[0])) as deltas:
+        async with aclosing(_run_choice(service, job, job.choices[0], scores)) as deltas:
             async for delta in deltas:
                 yield delta
         return
     queue: asyncio.Queue[Delta | BaseException | None] = asyncio.Queue()
-    tasks = [asyncio.create_task(_pump(_run_choice(service, job, choice), queue)) for choice in job.choices]
+    tasks = [asyncio.create_task(_pump(_run_choice(service, job, choice, scores), queue)) for choice in job.choices]
     try:
         running = len(tasks)
         while running:
@@ -64,7 +66,7 @@ async def _pump(deltas: AsyncGenerator[Delta, None], queue: asyncio.Queue[Delta 
             queue.put_nowait(None)
 
 
-async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenerator[Delta, None]:
+async def _run_choice(service: Service, job: Job, choice: Choice, scores: PromptScores) -> AsyncGenerator[Delta, None]:
     engine = service.engine
     answer = Answer(
         choice,
@@ -95,6 +97,7 @@ async def _run_choice(service: Service, job: Job, choice: Choice) -> AsyncGenera
                 delta = answer.add(output)
                 reason = delta.finish_reason or reason
                 raise_on_failure(output, reason)
+                delta = await scores.complete(choice, delta)
                 delta = await watch.see(delta, mixed=output.mixed)
                 if not delta.is_empty or delta.num_tokens:
                     yield delta

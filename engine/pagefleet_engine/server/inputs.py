@@ -145,6 +145,7 @@ def build_sampling(body: GenerationBody, limits: Limits, vocab_size: int) -> Sam
             **given,
             max_tokens=_max_tokens(body),
             logprobs=_logprobs(body, limits),
+            prompt_logprobs=_prompt_logprobs(body, limits),
             logit_bias=_logit_bias(body.logit_bias, limits),
             stop=check_stop(body.stop, limits),
             stop_token_ids=tuple(stop_token_ids),
@@ -181,9 +182,25 @@ _PLAIN_FIELDS: Final = (
 
 
 def _max_tokens(body: GenerationBody) -> int | None:
-    if isinstance(body, ChatBody):
-        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    return COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    wanted, param = body.max_tokens, "max_tokens"
+    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+        wanted, param = body.max_completion_tokens, "max_completion_tokens"
+    elif isinstance(body, CompletionBody) and wanted is None:
+        wanted = COMPLETION_MAX_TOKENS
+    if wanted == 0:
+        _check_no_token(body, param)
+    return wanted
+
+
+def _check_no_token(body: GenerationBody, param: str) -> None:
+    """Who wants no token has to want something of the prompt."""
+    if body.use_beam_search:
+        raise invalid(f"{param}: 0: not served together with use_beam_search", param=param)
+    if isinstance(body, CompletionBody):
+        if not body.echo and body.prompt_logprobs is None:
+            raise invalid(f"{param}: 0 only with echo or prompt_logprobs", param=param)
+    elif body.prompt_logprobs is None:
+        raise invalid(f"{param}: 0 only with prompt_logprobs", param=param)
 
 
 def _logprobs(body: GenerationBody, limits: Limits) -> int | None:
@@ -194,11 +211,37 @@ def _logprobs(body: GenerationBody, limits: Limits) -> int | None:
     else:
         assert isinstance(body, CompletionBody)
         wanted, param = body.logprobs, "logprobs"
-        if body.echo and wanted is not None:
-            raise invalid("logprobs: not served together with echo", param="logprobs")
+    _check_logprobs(wanted, limits, param)
+    return wanted
+
+
+def _prompt_logprobs(body: GenerationBody, limits: Limits) -> int | None:
+    """What the engine has to find out about the prompt: for the field of that name, and for an echo's logprobs."""
+    _check_logprobs(body.prompt_logprobs, limits, "prompt_logprobs")
+    if body.prompt_logprobs is not None and body.stream:
+        raise invalid(
+            "prompt_logprobs: not served together with stream: leave one of them out", param="prompt_logprobs"
+        )
+    return max(_wanted_of_prompts(body), default=None)
+
+
+def _wanted_of_prompts(body: GenerationBody) -> list[int]:
+    """The most likely tokens for each prompt token, for each place of the answer that shows them."""
+    return [num_top for num_top in (body.prompt_logprobs, body.echoed_logprobs) if num_top is not None]
+
+
+def check_prompt_logprobs(body: GenerationBody, num_prompt_tokens: int, limits: Limits) -> None:
+    """An answer's log probabilities of prompts are bounded; `num_prompt_tokens` are those of all prompts together."""
+    shown = num_prompt_tokens * (body.n or 1) * sum(num_top + 1 for num_top in _wanted_of_prompts(body))
+    if shown > limits.prompt_logprobs_total:
+        param = "logprobs" if body.prompt_logprobs is None else "prompt_logprobs"
+        message = f"{param}: the answer would hold {shown} log probabilities of prompt tokens"
+        raise invalid(f"{message}; at most {limits.prompt_logprobs_total}: send fewer or shorter prompts", param=param)
+
+
+def _check_logprobs(wanted: int | None, limits: Limits, param: str) -> None:
     if wanted is not None and not 0 <= wanted <= limits.logprobs:
         raise invalid(f"{param}: {wanted}: must be 0 to {limits.logprobs}", param=param)
-    return wanted
 
 
 def _logit_bias(bias: dict[str, float] | None, limits: Limits) -> dict[int, float]:

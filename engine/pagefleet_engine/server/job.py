@@ -60,6 +60,10 @@ class Job:
     """What the answers must look like, and which tools they may call."""
     beam: BeamOptions | None = None
     """The choices are the best of a beam search, instead of being sampled."""
+    echoes_logprobs: bool = False
+    """The log probabilities of an answer begin with those of its prompt."""
+    prompt_logprobs: int | None = None
+    """The client wants those of the prompt by themselves, with so many of the most likely tokens."""
 
 
 def wants(body: GenerationBody) -> dict[str, Any]:
@@ -73,6 +77,8 @@ def wants(body: GenerationBody) -> dict[str, Any]:
         "include_stop": bool(body.include_stop_str_in_output),
         "priority": body.priority or 0,
         "cache_salt": body.cache_salt or "",
+        "echoes_logprobs": body.echoed_logprobs is not None,
+        "prompt_logprobs": body.prompt_logprobs,
         "keep": (body.n or 1) if body.best_of is not None and body.best_of > (body.n or 1) else None,
     }
 
@@ -80,8 +86,9 @@ def wants(body: GenerationBody) -> dict[str, Any]:
 def fit_length(sampling: SamplingParams, num_prompt: int, max_model_len: int, *, param: str) -> SamplingParams:
     """Give the answer its length in tokens. Raises `ApiError` when prompt and answer do not fit the context."""
     wanted = sampling.max_tokens
-    if num_prompt + (wanted or 1) > max_model_len:
-        raise context_overflow(num_prompt, wanted or 1, max_model_len, param=param)
+    shortest = 1 if wanted is None else wanted
+    if num_prompt + shortest > max_model_len:
+        raise context_overflow(num_prompt, shortest, max_model_len, param=param)
     return sampling if wanted is not None else replace(sampling, max_tokens=max_model_len - num_prompt)
 
 
@@ -96,7 +103,10 @@ class PromptPlan:
 
 
 def spread(plans: Sequence[PromptPlan]) -> tuple[Choice, ...]:
-    """`best_of` or `n` choices per prompt, numbered through; choice i of a prompt samples with `seed + i`."""
+    """`best_of` or `n` choices per prompt, numbered through; choice i of a prompt samples with `seed + i`.
+
+    The first of them asks the engine about the prompt's own log probabilities, for all.
+    """
     choices: list[Choice] = []
     for plan in plans:
         leader = len(choices)
@@ -114,8 +124,9 @@ def spread(plans: Sequence[PromptPlan]) -> tuple[Choice, ...]:
 
 
 def _nth(sampling: SamplingParams, i: int) -> SamplingParams:
-    seed = sampling.seed
-    return replace(sampling, n=1, best_of=None, seed=None if seed is None else _wrap_int64(seed + i))
+    seed = None if sampling.seed is None else _wrap_int64(sampling.seed + i)
+    prompt_logprobs = None if i else sampling.prompt_logprobs
+    return replace(sampling, n=1, best_of=None, seed=seed, prompt_logprobs=prompt_logprobs)
 
 
 def _wrap_int64(value: int) -> int:

@@ -48,6 +48,9 @@ class Limits:
     stop_token_ids: int = 128
     logit_bias: int = 1_024
     logprobs: int = 20
+    """Also of `prompt_logprobs`."""
+    prompt_logprobs_total: int = 500_000
+    """Log probabilities of prompt tokens in one answer: tokens times the likely ones of each, and its own."""
     chars_per_token: int = 128
     """Text longer than this times the context length is refused without tokenising it."""
     template_timeout_s: float = 5.0

@@ -5,6 +5,7 @@ The response starts only after the first delta, so that a refusal by the engine 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -22,8 +23,9 @@ from pagefleet_engine.server.departure import Departure
 from pagefleet_engine.server.errors import ApiError, internal
 from pagefleet_engine.server.generation import run_job
 from pagefleet_engine.server.job import Job
+from pagefleet_engine.server.logprob_shapes import Json
 from pagefleet_engine.server.service import Service
-from pagefleet_engine.server.shapes import Json, Shape, Tally, Whole
+from pagefleet_engine.server.shapes import Shape, Tally, Whole
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ async def respond(request: Request, service: Service, job: Job, shape: Shape) ->
     deltas = run_job(service, job)
     try:
         if not job.stream:
-            return JsonResponse(await departure.race(_collect(job, deltas, shape)))
+            return await departure.race(_collect(job, deltas, shape))
         first = await departure.race(anext(deltas))
     except BaseException:
         await deltas.aclose()
@@ -47,7 +49,7 @@ async def respond(request: Request, service: Service, job: Job, shape: Shape) ->
     return _EventStream(job, shape, first, deltas, departure)
 
 
-async def _collect(job: Job, deltas: AsyncGenerator[Delta, None], shape: Shape) -> Json:
+async def _collect(job: Job, deltas: AsyncGenerator[Delta, None], shape: Shape) -> Response:
     wholes = {choice.index: Whole() for choice in job.choices}
     tally = Tally(job.num_prompt_tokens)
     async with aclosing(deltas):
@@ -55,7 +57,10 @@ async def _collect(job: Job, deltas: AsyncGenerator[Delta, None], shape: Shape) 
             wholes[delta.index].add(delta)
             tally.add(delta)
     job, kept = keep_best(job, list(wholes.values()))
-    return shape.response(job, kept, tally)
+    if all(whole.prompt_logprobs is None for whole in kept):
+        return JsonResponse(shape.response(job, kept, tally))
+    # Hundreds of thousands of values must not hold up anybody's stream.
+    return await asyncio.to_thread(lambda: JsonResponse(shape.response(job, kept, tally)))
 
 
 class JsonResponse(Response):
@@ -102,10 +107,10 @@ class _EventStream(Response):
         for chunk in self._shape.opening(self._job):
             yield self._event(chunk)
         try:
-            if event := self._delta_event(self._first):
+            if event := await self._delta_event(self._first):
                 yield event
             async for delta in self._deltas:
-                if event := self._delta_event(delta):
+                if event := await self._delta_event(delta):
                     yield event
         except ApiError as error:
             yield _encode(error.body.payload())
@@ -117,10 +122,14 @@ class _EventStream(Response):
         if self._job.include_usage:
             yield _encode(self._shape.usage_chunk(self._job, self._tally))
 
-    def _delta_event(self, delta: Delta) -> bytes:
+    async def _delta_event(self, delta: Delta) -> bytes:
         """Empty when there is nothing to show, for example while a stop string may be under way."""
         self._tally.add(delta)
-        return b"" if delta.is_empty else self._event(self._shape.chunk(self._job, delta))
+        if delta.is_empty:
+            return b""
+        if delta.prompt_logprobs is None:
+            return self._event(self._shape.chunk(self._job, delta))
+        return await asyncio.to_thread(lambda: self._event(self._shape.chunk(self._job, delta)))
 
     def _event(self, chunk: Json) -> bytes:
         if self._job.continuous_usage:

@@ -93,6 +93,7 @@ class GenerationBody(_Body):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     logit_bias: dict[str, float] | None = None
+    prompt_logprobs: int | None = None
     response_format: ResponseFormat = None
     structured_outputs: StructuredOutputs = None
     guided_json: Anything = None
@@ -102,6 +103,11 @@ class GenerationBody(_Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
+
+    @property
+    def echoed_logprobs(self) -> int | None:
+        """The most likely tokens that are wanted for each token of an echoed prompt; None: no log probabilities."""
+        return None
 
 
 class ChatBody(GenerationBody):
@@ -124,6 +130,10 @@ class CompletionBody(GenerationBody):
     echo: bool | None = None
     logprobs: int | None = None
     add_special_tokens: bool | None = None
+
+    @property
+    def echoed_logprobs(self) -> int | None:
+        return self.logprobs if self.echo else None
 
 
 class TokenizeBody(_Body):
@@ -162,7 +172,6 @@ NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "prompt_embeds": (),
-    "prompt_logprobs": (),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "suffix": ("",),

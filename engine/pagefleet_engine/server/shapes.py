@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from pagefleet_engine.api import Tokenizer, TokenLogprobs
+from pagefleet_engine.prompt_logprobs import PromptLogprobs
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.answer import Delta
-from pagefleet_engine.server.job import Job
+from pagefleet_engine.server.job import Choice, Job
+from pagefleet_engine.server.logprob_shapes import CompletionLogprobs, Json, finite, joined, prompt_logprobs
 from pagefleet_engine.server.tool_parser import CallPiece
-
-Json = dict[str, Any]
-
-_LOWEST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON has no number for."""
 
 
 @dataclass(slots=True)
@@ -47,6 +43,8 @@ class Whole:
 
     text: str = ""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    stop_logprobs: TokenLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | None = None
     calls: list[Json] = field(default_factory=list)
@@ -60,6 +58,8 @@ class Whole:
                 self.calls.append({"id": piece.id, "type": "function", "function": function})
             self.calls[piece.index]["function"]["arguments"] += piece.arguments
         self.logprobs.extend(delta.logprobs)
+        self.stop_logprobs = delta.stop_logprobs
+        self.prompt_logprobs = delta.prompt_logprobs if self.prompt_logprobs is None else self.prompt_logprobs
         self.finish_reason = delta.finish_reason
         self.stop_reason = delta.stop_reason
 
@@ -111,7 +111,8 @@ class ChatShape:
             }
             for choice, whole in zip(job.choices, wholes, strict=True)
         ]
-        return _head(job, "chat.completion") | {"choices": choices, "usage": tally.usage()}
+        answer = _head(job, "chat.completion") | {"choices": choices, "usage": tally.usage()}
+        return answer | _prompt_logprobs(job, wholes[0], self._tokenizer)
 
     def _chunk(
         self,
@@ -139,7 +140,7 @@ class ChatShape:
     def _token(self, token_id: int, logprob: float) -> Json:
         return {
             "token": self._tokenizer.token_text(token_id),
-            "logprob": _finite(logprob),
+            "logprob": finite(logprob),
             "bytes": list(self._tokenizer.token_bytes(token_id)),
         }
 
@@ -147,32 +148,42 @@ class ChatShape:
 class CompletionShape:
     """`text_completion`, whole and in pieces. One object serves one request: it counts text offsets."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
-        self._offsets: dict[int, int] = {}
+        self._skip_special_tokens = skip_special_tokens
+        self._logprobs: dict[int, CompletionLogprobs] = {}
 
     def opening(self, job: Job) -> list[Json]:
+        """The echoed prompts, unless they have to wait for their log probabilities."""
+        if job.echoes_logprobs:
+            return []
         return [self._chunk(job, choice.index, choice.echo) for choice in job.choices if choice.echo]
 
     def chunk(self, job: Job, delta: Delta) -> Json:
-        logprobs = self._logprobs(delta.index, delta.logprobs) if delta.logprobs else None
-        return self._chunk(job, delta.index, delta.text, logprobs, delta.finish_reason, delta.stop_reason)
+        choice, scores = job.choices[delta.index], delta.prompt_logprobs
+        parts, text = self._parts(job, choice, scores, delta.logprobs, delta.stop_logprobs), delta.text
+        if job.echoes_logprobs and scores is not None:
+            text = choice.echo + text
+        logprobs = joined(parts) if parts else None
+        return self._chunk(job, delta.index, text, logprobs, delta.finish_reason, delta.stop_reason)
 
     def usage_chunk(self, job: Job, tally: Tally) -> Json:
         return _head(job, "text_completion") | {"choices": [], "usage": tally.usage()}
 
     def response(self, job: Job, wholes: Sequence[Whole], tally: Tally) -> Json:
-        choices = [
-            {
-                "index": choice.index,
-                "text": choice.echo + whole.text,
-                "logprobs": None if choice.sampling.logprobs is None else self._logprobs(choice.index, whole.logprobs),
-                "finish_reason": whole.finish_reason,
-                "stop_reason": whole.stop_reason,
-            }
-            for choice, whole in zip(job.choices, wholes, strict=True)
-        ]
+        choices = [self._choice(job, choice, whole) for choice, whole in zip(job.choices, wholes, strict=True)]
         return _head(job, "text_completion") | {"choices": choices, "usage": tally.usage()}
+
+    def _choice(self, job: Job, choice: Choice, whole: Whole) -> Json:
+        parts = self._parts(job, choice, whole.prompt_logprobs, whole.logprobs, whole.stop_logprobs)
+        empty = self._of(choice.index).answer(())
+        return {
+            "index": choice.index,
+            "text": choice.echo + whole.text,
+            "logprobs": None if choice.sampling.logprobs is None else joined((empty, *parts)),
+            "finish_reason": whole.finish_reason,
+            "stop_reason": whole.stop_reason,
+        } | _prompt_logprobs(job, whole, self._tokenizer)
 
     def _chunk(
         self,
@@ -188,21 +199,39 @@ class CompletionShape:
             choice["stop_reason"] = stop_reason
         return _head(job, "text_completion") | {"choices": [choice]}
 
-    def _logprobs(self, index: int, entries: Sequence[TokenLogprobs]) -> Json:
-        texts = [self._tokenizer.token_text(entry.token_id) for entry in entries]
-        offsets = []
-        for text in texts:
-            offsets.append(self._offsets.get(index, 0))
-            self._offsets[index] = offsets[-1] + len(text)
-        return {
-            "tokens": texts,
-            "token_logprobs": [_finite(entry.logprob) for entry in entries],
-            "top_logprobs": [
-                {self._tokenizer.token_text(token_id): _finite(logprob) for token_id, logprob in entry.top}
-                for entry in entries
-            ],
-            "text_offset": offsets,
-        }
+    def _parts(
+        self,
+        job: Job,
+        choice: Choice,
+        scores: PromptLogprobs | None,
+        entries: Sequence[TokenLogprobs],
+        stop: TokenLogprobs | None,
+    ) -> list[Json]:
+        """Log probabilities of what comes next; after an echo, those of the stop token that ended the answer are last.
+
+        Clients that score prompts drop the last entry, as one that was generated.
+        """
+        logprobs, parts = self._of(choice.index), []
+        if job.echoes_logprobs and scores is not None:
+            parts.append(logprobs.echo(choice.echo, choice.prompt_ids, scores, choice.sampling.logprobs or 0))
+        if job.echoes_logprobs and stop is not None:
+            entries = (*entries, stop)
+        if entries:
+            parts.append(logprobs.answer(entries))
+        return parts
+
+    def _of(self, index: int) -> CompletionLogprobs:
+        if index not in self._logprobs:
+            made = CompletionLogprobs(self._tokenizer, skip_special_tokens=self._skip_special_tokens)
+            self._logprobs[index] = made
+        return self._logprobs[index]
+
+
+def _prompt_logprobs(job: Job, whole: Whole, tokenizer: Tokenizer) -> Json:
+    """vLLM's field, where the client asked for it."""
+    if job.prompt_logprobs is None or whole.prompt_logprobs is None:
+        return {}
+    return {"prompt_logprobs": prompt_logprobs(tokenizer, whole.prompt_logprobs, job.prompt_logprobs)}
 
 
 def _message(whole: Whole) -> Json:
@@ -225,7 +254,3 @@ def _finish_reason(reason: FinishReason | None, *, has_called: bool) -> str | No
 
 def _head(job: Job, kind: str) -> Json:
     return {"id": job.id, "object": kind, "created": job.created, "model": job.model}
-
-
-def _finite(logprob: float) -> float:
-    return logprob if math.isfinite(logprob) else _LOWEST_LOGPROB

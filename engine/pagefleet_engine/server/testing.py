@@ -7,6 +7,7 @@ who is running, who was aborted.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from pagefleet_engine.api import (
     TokenOutput,
 )
 from pagefleet_engine.errors import EngineDead, QueueFull
+from pagefleet_engine.prompt_logprobs import PromptLogprobs
 from pagefleet_engine.request import FinishReason, SamplingParams
 from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.app import create_app
@@ -120,15 +122,20 @@ class FakeEngine:
         finished = False
         try:
             self._tell()
+            scores = _prompt_logprobs(prompt_ids, params)
             async for output in self._play(prompt_ids, params):
                 finished = output.finish_reason is not None
-                yield output
+                yield replace(output, prompt_logprobs=scores)
+                scores = None
         finally:
             self.running.discard(request_id)
             self.num_aborted += not finished
             self._tell()
 
     async def _play(self, prompt_ids: Sequence[int], params: SamplingParams) -> AsyncGenerator[TokenOutput, None]:
+        if params.max_tokens == 0:
+            yield self._output(prompt_ids, (), FinishReason.LENGTH)
+            return
         for sent, token in enumerate(self._script(prompt_ids, params), start=1):
             if self._gate is not None:
                 await self._next_turn()
@@ -136,7 +143,8 @@ class FakeEngine:
                 yield self._output(prompt_ids, (), FinishReason.ABORT)
                 return
             if token in self.tokenizer.eos_token_ids and not params.ignore_eos:
-                yield self._output(prompt_ids, (), FinishReason.STOP)
+                stop = None if params.logprobs is None else _logprobs(token, params.logprobs)
+                yield replace(self._output(prompt_ids, (), FinishReason.STOP), stop_logprobs=stop)
                 return
             reason = FinishReason.LENGTH if sent == params.max_tokens else None
             yield self._output(prompt_ids, (token,), reason, params)
@@ -184,6 +192,21 @@ def _logprobs(token: int, wanted: int) -> TokenLogprobs:
     """Made up, and exact in binary: -0.5 for the chosen one, half as much more for each that follows."""
     top = tuple(((token + i) % 256, -0.5 * (i + 1)) for i in range(wanted))
     return TokenLogprobs(token_id=token, logprob=-0.5, top=top)
+
+
+def _prompt_logprobs(prompt_ids: Sequence[int], params: SamplingParams) -> PromptLogprobs | None:
+    """Made up in the same way; every token of the prompt is the most likely one."""
+    if params.prompt_logprobs is None:
+        return None
+    entries = [_logprobs(token, params.prompt_logprobs) for token in prompt_ids[1:]]
+    return PromptLogprobs(
+        num_top=params.prompt_logprobs,
+        token_ids=array("i", prompt_ids[1:]),
+        logprobs=array("f", [entry.logprob for entry in entries]),
+        ranks=array("i", [1] * len(entries)),
+        top_ids=array("i", [token for entry in entries for token, _ in entry.top]),
+        top_logprobs=array("f", [logprob for entry in entries for _, logprob in entry.top]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from pagefleet_engine.errors import StartupError
 from pagefleet_engine.layers.parallel import Shard
 from pagefleet_engine.request import Request, SamplingParams
 from pagefleet_engine.runtime.ranks import RankLost, RanksExecutor
-from pagefleet_engine.testing import TINY, naive_greedy, tiny_core, tiny_decoder, tiny_runner
+from pagefleet_engine.testing import TINY, naive_greedy, naive_logits, tiny_core, tiny_decoder, tiny_runner
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 
@@ -31,6 +31,20 @@ def test_two_ranks_give_the_tokens_of_one(core):
         for name, output in core.step():
             tokens.setdefault(name, []).extend(output.token_ids)
     assert tokens == {name: naive_greedy(tiny_decoder(), prompt, 8) for name, prompt in prompts.items()}
+
+
+def test_two_ranks_score_prompts_as_one_does(core):
+    prompt = [(7 * i + i * i) % 256 for i in range(150)]
+    sampling = SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=2)
+    core.add(Request(request_id="a", prompt_token_ids=prompt, sampling=sampling))
+    outputs = []
+    while core.has_work:
+        outputs += [output for _, output in core.step()]
+    [entries] = [list(output.prompt_logprobs.entries()) for output in outputs]
+    logprobs = naive_logits(tiny_decoder(), prompt).log_softmax(-1)[:-1]
+    own = [float(row[token]) for row, token in zip(logprobs, prompt[1:], strict=True)]
+    assert [entry.logprob for entry in entries] == pytest.approx(own, abs=2e-5)
+    assert [[token for token, _ in entry.top] for entry in entries] == logprobs.topk(2).indices.tolist()
 
 
 def test_a_lost_rank_ends_the_engine_with_its_name(core):

@@ -47,5 +47,6 @@ def small_limits() -> Limits:
         stop_token_ids=2,
         logit_bias=2,
         logprobs=3,
+        prompt_logprobs_total=100,
         chars_per_token=32,
     )

@@ -115,6 +115,28 @@ VALID: Sequence[tuple[str, dict[str, Any]]] = (
             "max_tokens": 3,
         },
     ),
+    (
+        PLAIN,
+        {
+            "prompt": ["ab", [97, 195]],
+            "echo": True,
+            "logprobs": 1,
+            "prompt_logprobs": 2,
+            "max_tokens": 0,
+            "n": 2,
+            "stream": False,
+        },
+    ),
+    (PLAIN, {"prompt": "é", "echo": True, "logprobs": 0, "max_tokens": 2, "stream": True}),
+    (
+        CHAT,
+        {
+            "messages": [{"role": "user", "content": "hi"}],
+            "prompt_logprobs": 1,
+            "max_tokens": 1,
+            "stream": False,
+        },
+    ),
     (TOKENIZE, {"prompt": "abc", "add_special_tokens": True, "return_token_strs": True}),
     (TOKENIZE, {"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": True}),
     (

@@ -134,11 +134,11 @@ ROWS = {
     "presence_penalty 3": plain(
         "presence_penalty is 3.0: must be -2 to 2", param="presence_penalty", presence_penalty=3
     ),
-    "max_tokens 0": plain("max_tokens is 0: must be 1 to 2147483648", param="max_tokens", max_tokens=0),
+    "max_tokens 0": plain("max_tokens: 0 only with echo or prompt_logprobs", param="max_tokens", max_tokens=0),
     "max_completion_tokens 0 is named as the client does": chat(
-        "max_completion_tokens is 0: must be 1 to 2147483648", param="max_completion_tokens", max_completion_tokens=0
+        "max_completion_tokens: 0 only with prompt_logprobs", param="max_completion_tokens", max_completion_tokens=0
     ),
-    "max_tokens -1": plain("max_tokens is -1: must be 1 to 2147483648", param="max_tokens", max_tokens=-1),
+    "max_tokens -1": plain("max_tokens is -1: must be 0 to 2147483648", param="max_tokens", max_tokens=-1),
     "min_tokens -1": plain("min_tokens is -1: must be 0 to 2147483648", param="min_tokens", min_tokens=-1),
     "min_tokens above max_tokens": plain(
         "min_tokens 3 is above max_tokens 2", param="min_tokens", min_tokens=3, max_tokens=2
@@ -177,7 +177,6 @@ ROWS = {
     "top_logprobs without logprobs": chat(
         "top_logprobs: only with logprobs set to true", param="top_logprobs", top_logprobs=1
     ),
-    "echo with logprobs": plain("logprobs: not served together with echo", param="logprobs", echo=True, logprobs=1),
     "stream_options without a stream": plain(
         "stream_options: only with stream set to true", param="stream_options", stream_options={"include_usage": True}
     ),
