@@ -163,12 +163,17 @@ class AsyncEngine:
             self._call_loop(lambda: self._end_all(reason))
 
     def _receive(self, *, block: bool) -> None:
-        """Carry out every command that is there; wait for one when there is nothing else to do."""
+        """Carry out every command that is there; wait for one when there is nothing else to do.
+
+        Work that comes after idleness is seen before its first step, which may be the one that hangs.
+        """
         if block:
             self._look(force=True)
             self._commands.get()()
         while not self._commands.empty():
             self._commands.get()()
+        if block:
+            self._look(force=True)
 
     def _add(self, request: Request) -> None:
         try:
