@@ -1,7 +1,7 @@
 """What a form of tool calls is: a parser for answers that arrive in pieces, a grammar, and a way to write calls.
 
 Pure, and nothing of an answer is ever evaluated. Each form has a module of its own (`tool_parser_hermes` and so on);
-`tool_parser_parts` holds what their parsers share, and `tool_parser_choice` picks the form of a model.
+`tool_parser_parts` and `tool_parser_grammar` hold what they share, and `tool_parser_choice` picks the form of a model.
 """
 
 from __future__ import annotations

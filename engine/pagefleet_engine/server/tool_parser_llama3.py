@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pagefleet_engine.server.tool_parser_parts import MarkedParser, Reading, as_json, call_rules, repeated, shown
+from pagefleet_engine.server.tool_parser_grammar import as_json, call_rules, repeated, shown
+from pagefleet_engine.server.tool_parser_parts import MarkedParser, Reading
 from pagefleet_engine.server.tools import Tool
 from pagefleet_engine.structured.spec import Json, Kind, Spec, quoted
 

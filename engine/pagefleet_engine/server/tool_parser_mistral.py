@@ -12,17 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pagefleet_engine.server.tool_parser_parts import (
-    CallObject,
-    MarkedParser,
-    Reading,
-    arguments_rule,
-    as_json,
-    call_rules,
-    repeated,
-    shown,
-    terminal,
-)
+from pagefleet_engine.server.tool_parser_grammar import arguments_rule, as_json, call_rules, repeated, shown, terminal
+from pagefleet_engine.server.tool_parser_parts import CallObject, MarkedParser, Reading
 from pagefleet_engine.server.tools import Tool
 from pagefleet_engine.structured.spec import Json, Kind, Spec, quoted
 
