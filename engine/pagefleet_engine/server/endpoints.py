@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from pagefleet_engine.request import SamplingParams
 from pagefleet_engine.server.beam_fields import check_beams, check_num_choices
-from pagefleet_engine.server.body import read_json
 from pagefleet_engine.server.errors import invalid
 from pagefleet_engine.server.inputs import (
     Message,
@@ -46,7 +45,7 @@ TokenisedPrompt = tuple[tuple[int, ...], str]
 
 async def chat(request: Request, service: Service) -> Response:
     """`POST /v1/chat/completions`."""
-    body = parse_body(ChatBody, await read_json(request, service.limits))
+    body = parse_body(ChatBody, await service.bodies.read(request))
     model = service.model_id(body.model)
     check_stream_options(body)
     messages = check_messages(body.messages, service.limits)
@@ -75,7 +74,7 @@ async def chat(request: Request, service: Service) -> Response:
 
 async def completions(request: Request, service: Service) -> Response:
     """`POST /v1/completions`."""
-    body = parse_body(CompletionBody, await read_json(request, service.limits))
+    body = parse_body(CompletionBody, await service.bodies.read(request))
     model = service.model_id(body.model)
     check_stream_options(body)
     prompts = check_prompts(body.prompt, service.limits)
@@ -104,7 +103,7 @@ async def completions(request: Request, service: Service) -> Response:
 
 async def tokenize(request: Request, service: Service) -> Response:
     """`POST /tokenize`."""
-    body = parse_body(TokenizeBody, await read_json(request, service.limits))
+    body = parse_body(TokenizeBody, await service.bodies.read(request))
     service.model_id(body.model)
     ids = await _tokenize_body(service, body)
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": service.max_model_len(), "tokens": ids}
@@ -137,7 +136,7 @@ async def _tokenize_body(service: Service, body: TokenizeBody) -> tuple[int, ...
 
 async def detokenize(request: Request, service: Service) -> Response:
     """`POST /detokenize`."""
-    body = parse_body(DetokenizeBody, await read_json(request, service.limits))
+    body = parse_body(DetokenizeBody, await service.bodies.read(request))
     service.model_id(body.model)
     engine = service.engine
     check_token_ids(body.tokens, engine.model_info.vocab_size, "tokens")

@@ -93,16 +93,13 @@ def context_overflow(num_prompt: int, num_output: int, longest: int, *, param: s
     return invalid(message, param=param, code="context_length_exceeded")
 
 
-def queue_full(message: str, retry_after_s: float) -> ApiError:
-    """Alive, but too much waits already."""
+def queue_full(message: str, retry_after_s: float, *, closes: bool = False) -> ApiError:
+    """Alive, but too much waits already. `closes`: part of the request has not been read, so the connection ends."""
+    headers = {"retry-after": str(max(1, math.ceil(retry_after_s)))}
+    if closes:
+        headers["connection"] = "close"
     return ApiError(
-        ApiErrorBody(
-            status=429,
-            message=message,
-            type="rate_limit_error",
-            code="queue_full",
-            headers={"retry-after": str(max(1, math.ceil(retry_after_s)))},
-        )
+        ApiErrorBody(status=429, message=message, type="rate_limit_error", code="queue_full", headers=headers)
     )
 
 

@@ -28,6 +28,10 @@ class Limits:
     """Body of a request, chunked or not: 413."""
     body_pieces: int = 20_000
     """Pieces in which a body may arrive: 413. A body of one-byte chunks costs more than its size."""
+    body_inline_bytes: int = 65_536
+    """Larger bodies are parsed one at a time and beside the event loop, and count for `bodies_bytes`."""
+    bodies_bytes: int = 128 * 1024 * 1024
+    """Large bodies that arrive or wait to be parsed, all of them together: 429."""
     body_timeout_s: float = 30.0
     """Time to send a body: 408."""
     write_timeout_s: float = 60.0

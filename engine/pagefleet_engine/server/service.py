@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pagefleet_engine.api import Engine, EngineStats
 from pagefleet_engine.contract.arguments import AUTO
+from pagefleet_engine.server.body import BodyReader
 from pagefleet_engine.server.errors import unavailable, unknown_model
 from pagefleet_engine.server.lifecycle import Lifecycle, Phase
 from pagefleet_engine.server.limits import Limits
@@ -36,6 +37,7 @@ class Service:
     unix_time: Callable[[], float] = time.time
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     metrics: ServerMetrics = field(init=False)
+    bodies: BodyReader = field(init=False)
     text: TextWorkers = field(init=False)
     structured: StructuredWork = field(init=False)
     progress: Progress = field(init=False)
@@ -45,6 +47,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.metrics = ServerMetrics(stats=self.stats, limits=self.limits)
+        self.bodies = BodyReader(self.limits)
         self.text = TextWorkers(self.limits)
         self.structured = StructuredWork(self.limits)
         self.progress = Progress(budget_s=self.progress_budget_s, now=self.monotonic())

@@ -20,7 +20,6 @@ from pagefleet_engine.contract.control import (
 )
 from pagefleet_engine.errors import EngineDead
 from pagefleet_engine.server.app import new_app
-from pagefleet_engine.server.body import read_json
 from pagefleet_engine.server.control.runtime import Runtime
 from pagefleet_engine.server.drain import Drain
 from pagefleet_engine.server.failures import translate
@@ -95,7 +94,7 @@ def _state(service: Service) -> EngineState:
 
 
 async def _parse(request: Request, service: Service, kind: type[M]) -> M:
-    value = await read_json(request, service.limits)
+    value = await service.bodies.read(request)
     try:
         return kind.model_validate(value)
     except ValidationError as error:
