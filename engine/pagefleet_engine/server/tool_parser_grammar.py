@@ -1,4 +1,4 @@
-"""Pieces of the grammars that hold a model to calls, and of the texts that calls are written as; shared by all forms."""
+"""Pieces of the grammars that hold a model to calls, and of the texts that calls are written as, for all forms."""
 
 from __future__ import annotations
 
