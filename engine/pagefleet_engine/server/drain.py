@@ -73,7 +73,7 @@ class Drain:
         if self._lifecycle.closes_connections:
             self._stop_timer()
             self._refusing.clear()
-            self._lifecycle.phase = Phase.READY
+            self._lifecycle.stay()
             log.info("the drain was cancelled")
 
     async def leave(self, signals: StopSignals, *, timeout_s: float) -> bool:

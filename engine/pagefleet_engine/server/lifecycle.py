@@ -2,7 +2,8 @@
 
     LOADING → READY → DRAINING (late arrivals are still served) → REFUSING (503) → stopped by `serve`
 
-Draining begins with SIGTERM. READY can come back: a drain can be cancelled until the listener closes.
+Draining begins with SIGTERM or by the control API, also while the model loads. A drain can be cancelled until the
+listener closes: then the process is where it would be without it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.phase = Phase.LOADING
+        self.is_loaded = False
+        """There is a model to serve; in every phase but LOADING this says more than the phase."""
         self.in_flight = 0
         self.retry_after_s = 1.0
         """What refused clients are told."""
@@ -45,9 +48,19 @@ class Lifecycle:
         """Clients should find another pod for their next request."""
         return self.phase in (Phase.DRAINING, Phase.REFUSING)
 
+    def loaded(self) -> None:
+        """The model is there; a drain that began before goes on."""
+        self.is_loaded = True
+        if self.phase is Phase.LOADING:
+            self.phase = Phase.READY
+
+    def stay(self) -> None:
+        """A drain has been taken back."""
+        self.phase = Phase.READY if self.is_loaded else Phase.LOADING
+
     def refusal(self) -> ApiError | None:
         """Why a request that needs the model cannot be served now."""
-        if self.phase is Phase.LOADING:
+        if not self.is_loaded:
             return unavailable("the model is still loading: try again", "loading", self.retry_after_s)
         if self.phase is Phase.REFUSING:
             return unavailable("this engine is shutting down: try again elsewhere", "draining", self.retry_after_s)

@@ -10,7 +10,7 @@ from pagefleet_engine.api import Engine, EngineStats
 from pagefleet_engine.contract.arguments import AUTO
 from pagefleet_engine.server.body import BodyReader
 from pagefleet_engine.server.errors import unavailable, unknown_model
-from pagefleet_engine.server.lifecycle import Lifecycle, Phase
+from pagefleet_engine.server.lifecycle import Lifecycle
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.metrics import ServerMetrics
 from pagefleet_engine.server.progress import DEFAULT_BUDGET_S, Progress
@@ -63,8 +63,7 @@ class Service:
         routes = routes or (default_route(self.served_names[0], info.precision),)
         self._routes = RouteTable(routes, seed=self.seed, served_names=self.served_names, longest=info.longest_kv)
         self.metrics.set_routes(routes)
-        if self.lifecycle.phase is Phase.LOADING:
-            self.lifecycle.phase = Phase.READY
+        self.lifecycle.loaded()
 
     @property
     def engine(self) -> Engine:

@@ -130,3 +130,36 @@ async def test_a_cut_stream_ends_with_an_error_event():
         text += "".join([piece async for piece in pieces])
     assert text.startswith("data: {")
     assert text.endswith('"code":"aborted"}}\n\ndata: [DONE]\n\n')
+
+
+# sentence → (what happens while the model loads, phase then, phase once the model is there)
+WHILE_LOADING = {
+    "nothing": ([], Phase.LOADING, Phase.READY),
+    "a drain": (["begin"], Phase.DRAINING, Phase.DRAINING),
+    "a drain that refuses": (["begin", "refuse"], Phase.REFUSING, Phase.REFUSING),
+    "a drain that is taken back": (["begin", "cancel"], Phase.LOADING, Phase.READY),
+    "a drain that is taken back late": (["begin", "refuse", "cancel"], Phase.LOADING, Phase.READY),
+}
+
+
+@pytest.mark.parametrize(("steps", "loading", "loaded"), WHILE_LOADING.values(), ids=WHILE_LOADING.keys())
+async def test_nobody_is_served_without_a_model(steps, loading, loaded):
+    engine = FakeEngine(say("hello"))
+    async with running_server(None) as server, httpx.AsyncClient(base_url=server.url) as client:
+        lifecycle = server.service.lifecycle
+        drain = Drain(lifecycle, grace_s=3600)
+        for step in steps:
+            getattr(drain, step)()
+        ready = await client.get("/ready")
+        replies = [
+            await client.post("/v1/completions", json={"prompt": "a"}),
+            await client.post("/tokenize", json={"prompt": "a"}),
+            await client.get("/v1/models"),
+        ]
+        assert (ready.status_code, ready.text) == (503, f"{loading}\n")
+        assert [(r.status_code, r.json()["error"]["code"]) for r in replies] == [(503, "loading")] * 3
+        server.service.attach(engine)
+        assert lifecycle.phase is loaded
+        drain.cancel()
+        assert (await client.post("/v1/completions", json={"prompt": "a"})).status_code == 200
+        drain._stop_timer()
