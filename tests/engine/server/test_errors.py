@@ -281,30 +281,6 @@ ROWS = {
     # tokenize, detokenize
     "tokenize nothing": Row("/tokenize", {}, 400, "prompt", None, "prompt: give either prompt or messages"),
     "tokenize a list": Row("/tokenize", {"prompt": ["a"]}, 400, "prompt", None, "prompt: must be a string"),
-    "tokenize tools with a prompt": Row(
-        "/tokenize",
-        {"prompt": "a", "tools": [{"type": "function", "function": {"name": "f"}}]},
-        400,
-        "tools",
-        None,
-        "tools: only with messages: a prompt is tokenised as it is",
-    ),
-    "tokenize a tool without a name": Row(
-        "/tokenize",
-        {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": {}}]},
-        400,
-        "tools.0.function.name",
-        None,
-        "tools.0.function.name: must be 1 to 64 letters, digits, '_', '-' or '.'",
-    ),
-    "tokenize a message that continues": Row(
-        "/tokenize",
-        {"messages": [{"role": "user", "content": "x"}], "continue_final_message": True},
-        400,
-        "continue_final_message",
-        "unsupported_parameter",
-        "continue_final_message is not supported by this engine: leave it out",
-    ),
     "detokenize 260": Row(
         "/detokenize", {"tokens": [260]}, 400, "tokens", None, f"tokens: 260 is no token id: the model's are {IDS}"
     ),

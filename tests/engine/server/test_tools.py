@@ -147,6 +147,33 @@ async def test_tokenize_counts_what_a_chat_would_have_as_its_prompt(fields):
         assert (await client.post("/tokenize", json=special)).json()["tokens"] == [256, *reply["tokens"]]
 
 
+NOT_TOKENISED = {
+    "tools with a prompt": (
+        {"prompt": "a", "tools": [TIME]},
+        "tools: only with messages: a prompt is tokenised as it is",
+    ),
+    "a tool without a name": (
+        {"messages": DIALOGUE, "tools": [{"type": "function", "function": {}}]},
+        "tools.0.function.name: must be 1 to 64 letters, digits, '_', '-' or '.'",
+    ),
+    "an unknown tool that has to be called": (
+        {"messages": DIALOGUE, "tools": [TIME], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+        "tool_choice: there is no tool 'x'",
+    ),
+    "a message that continues": (
+        {"messages": DIALOGUE, "continue_final_message": True},
+        "continue_final_message is not supported by this engine: leave it out",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), NOT_TOKENISED.values(), ids=NOT_TOKENISED.keys())
+async def test_tokenize_refuses_what_a_chat_would(client, body, message):
+    reply = await client.post("/tokenize", json=body)
+    assert (reply.status_code, reply.json()["error"]["message"]) == (400, message)
+    assert message.startswith(reply.json()["error"]["param"])
+
+
 class ToolTokenizer(ByteTokenizer):
     """Its template shows everything that it is given."""
 
