@@ -58,10 +58,12 @@ class Limits:
     chars_per_token: int = 128
     """Text longer than this times the context length is refused without tokenising it."""
     template_timeout_s: float = 5.0
-    """Time to render a chat template and to tokenise its output."""
+    """Time to render a chat template and to tokenise its output, once that has begun."""
     tokenizer_threads: int = 2
     tokenizer_queue: int = 256
     """Texts that wait for a thread; further requests get 429."""
+    thread_timeout_s: float = 10.0
+    """Time that a text, a schema or a grammar waits for a thread, because others take long: 429."""
     tools: int = 128
     """Also calls in one message of a dialogue."""
     tools_bytes: int = 262_144
@@ -78,11 +80,13 @@ class Limits:
     structured_queue: int = 64
     """Schemas and grammars that wait to be compiled; further requests get 429."""
     structured_timeout_s: float = 1.0
-    """Time to compile a schema or a grammar."""
+    """Time to compile a schema or a grammar, once that has begun."""
     structured_cache: int = 64
     """Compiled ones that are kept, the most recently used; the dearest hold a few MB."""
     structured_checks: int = 512
     """Schemas for finished answers that are kept."""
+    judge_threads: int = 2
+    """For finished answers; those that compile are others."""
     judged_inline_chars: int = 4_096
     """Longer answers are checked against their schema by a thread."""
 

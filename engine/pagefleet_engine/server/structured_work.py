@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +18,7 @@ from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.structured import Wanted
 from pagefleet_engine.server.tool_parser import ToolForm
 from pagefleet_engine.server.tools import ToolUse
+from pagefleet_engine.server.work import NoThreadFree, TooSlow, Work, WorkPool
 from pagefleet_engine.structured.compiling import build_vocabulary, compile_spec
 from pagefleet_engine.structured.constraint import Constraint
 from pagefleet_engine.structured.matcher import GrammarMatcher
@@ -65,7 +64,7 @@ class Structure:
 FREE = Structure()
 
 
-class _Kept(OrderedDict[Spec, "Future[Any]"]):
+class _Kept(OrderedDict[Spec, Work[Any]]):
     """Results, done or on their way; the ones used last are at the end."""
 
     def __init__(self, most: int) -> None:
@@ -74,7 +73,7 @@ class _Kept(OrderedDict[Spec, "Future[Any]"]):
 
     @property
     def num_pending(self) -> int:
-        return sum(not future.done() for future in self.values())
+        return sum(not work.is_done for work in self.values())
 
     def trim(self) -> None:
         while len(self) > self._most:
@@ -86,8 +85,9 @@ class StructuredWork:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._pool = ThreadPoolExecutor(limits.structured_threads, thread_name_prefix="structured")
-        self._vocabulary: Future[LLTokenizer] | None = None
+        self._compiling = WorkPool(limits.structured_threads, "structured")
+        self._judging = WorkPool(limits.judge_threads, "judge")
+        self._vocabulary: Work[LLTokenizer] | None = None
         self._form: ToolForm | None = None
         self._starts = _Kept(limits.structured_cache)
         self._checks = _Kept(limits.structured_checks)
@@ -106,7 +106,7 @@ class StructuredWork:
     def attach(self, tokenizer: Tokenizer, form: ToolForm) -> None:
         """Begin to prepare the model's vocabulary."""
         self._form = form
-        self._vocabulary = self._pool.submit(lambda: build_vocabulary(tokenizer))
+        self._vocabulary = self._compiling.submit(lambda: build_vocabulary(tokenizer))
 
     async def prepare(self, wanted: Wanted | None, use: ToolUse | None = None) -> Structure:
         """Compile, or find what was compiled before. Raises `ApiError` that names the field."""
@@ -135,53 +135,51 @@ class StructuredWork:
             except Undecided:
                 pass
         try:
-            return await self._off_loop(lambda: check.judge(text))
+            return await self._judging.submit(lambda: check.judge(text)).result()
         except Undecided:
             return Outcome.SCHEMA_VIOLATION
 
     def close(self) -> None:
         """End the threads once their present work is done; what waits is dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._compiling.close()
+        self._judging.close()
 
     async def _check(self, schema: Json, *, param: str) -> SchemaCheck:
         key = schema_spec(schema)
         return await self._cached(self._checks, key, lambda: SchemaCheck(schema), param=param)
 
     async def _start(self, spec: Spec, *, param: str) -> LLMatcher:
-        vocabulary = self._vocabulary
-        assert vocabulary is not None, "attach comes before the first request"
-        await self._result(vocabulary, param=param)
-        return await self._cached(self._starts, spec, lambda: compile_spec(vocabulary.result(), spec), param=param)
+        assert self._vocabulary is not None, "attach comes before the first request"
+        vocabulary = await self._result(self._vocabulary, param=param)
+        return await self._cached(self._starts, spec, lambda: compile_spec(vocabulary, spec), param=param)
 
     async def _cached(self, kept: _Kept, key: Spec, work: Callable[[], T], *, param: str) -> T:
         """Result of `work`, which runs once for all who want it now or later. A refusal is not kept."""
         found = kept.get(key) or self._submit(kept, key, work)
         kept.move_to_end(key)
         try:
-            async with asyncio.timeout(self._limits.structured_timeout_s):
-                return await self._result(found, param=param)
-        except TimeoutError:
-            message = f"{param}: takes longer than {self._limits.structured_timeout_s:g} s to compile; simplify it"
-            raise invalid(message, param=param) from None
+            return await self._result(found, param=param, work_s=self._limits.structured_timeout_s)
         finally:
-            if found.done() and (found.cancelled() or found.exception() is not None):
+            if found.has_failed:
                 kept.pop(key, None)
 
-    def _submit(self, kept: _Kept, key: Spec, work: Callable[[], T]) -> Future[T]:
+    def _submit(self, kept: _Kept, key: Spec, work: Callable[[], T]) -> Work[T]:
         if self._starts.num_pending + self._checks.num_pending >= self._limits.structured_queue:
             raise queue_full("too many schemas wait to be compiled: try again", 1.0)
-        found = kept[key] = self._pool.submit(work)
+        found = kept[key] = self._compiling.submit(work)
         kept.trim()
         return found
 
-    async def _result(self, future: Future[T], *, param: str) -> T:
+    async def _result(self, work: Work[T], *, param: str, work_s: float | None = None) -> T:
         """Waiting may be given up; the work goes on for the others."""
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            return await work.result(wait_s=self._limits.thread_timeout_s, work_s=work_s)
+        except NoThreadFree:
+            raise queue_full("other schemas take long to be compiled: try again", 1.0) from None
+        except TooSlow:
+            message = f"{param}: takes longer than {work_s:g} s to compile; simplify it"
+            raise invalid(message, param=param) from None
         except RequestRefused as refusal:
             raise invalid(f"{param}: {refusal}", param=param) from None
         except Exception as error:
             raise refuse_failed_work(error, param=param) from None
-
-    async def _off_loop(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)

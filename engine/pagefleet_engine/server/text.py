@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pagefleet_engine.errors import RequestRefused
 from pagefleet_engine.server.errors import ApiError, invalid, queue_full
 from pagefleet_engine.server.failures import refuse_failed_work
 from pagefleet_engine.server.limits import Limits
+from pagefleet_engine.server.work import NoThreadFree, TooSlow, WorkPool
 
 T = TypeVar("T")
 
@@ -20,22 +19,22 @@ class TextWorkers:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._pool = ThreadPoolExecutor(limits.tokenizer_threads, thread_name_prefix="text")
+        self._pool = WorkPool(limits.tokenizer_threads, "text")
         self._waiting = 0
 
     async def run(self, work: Callable[[], T], *, param: str) -> T:
-        """Result of `work`. Raises `ApiError` when it refuses, takes too long, or too many wait.
-
-        A thread cannot be stopped: work that took too long runs on to its end, bounded by the size of its input.
-        """
-        if self._waiting >= self._limits.tokenizer_queue:
+        """Result of `work`. Raises `ApiError` when it refuses, takes too long, or too many wait."""
+        limits = self._limits
+        if self._waiting >= limits.tokenizer_queue:
             raise queue_full("too many prompts wait to be tokenised: try again", 1.0)
         self._waiting += 1
+        running = self._pool.submit(work)
         try:
-            async with asyncio.timeout(self._limits.template_timeout_s):
-                return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        except TimeoutError:
-            message = f"{param}: takes longer than {self._limits.template_timeout_s:g} s to tokenise; shorten it"
+            return await running.result(wait_s=limits.thread_timeout_s, work_s=limits.template_timeout_s)
+        except NoThreadFree:
+            raise queue_full("other prompts take long to be tokenised: try again", 1.0) from None
+        except TooSlow:
+            message = f"{param}: takes longer than {limits.template_timeout_s:g} s to tokenise; shorten it"
             raise invalid(message, param=param) from None
         except RequestRefused as refusal:
             raise invalid(str(refusal), param=refusal.param or param) from None
@@ -44,6 +43,7 @@ class TextWorkers:
         except Exception as error:
             raise refuse_failed_work(error, param=param) from None
         finally:
+            running.drop()
             self._waiting -= 1
 
     def check_length(self, text: str, max_model_len: int, *, param: str) -> None:
@@ -58,4 +58,4 @@ class TextWorkers:
 
     def close(self) -> None:
         """End the threads once their present work is done; what waits is dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()

@@ -361,7 +361,7 @@ async def test_what_takes_too_long_to_compile_is_refused():
         running_server(FakeEngine(say("{}")), limits=limits) as server,
         httpx.AsyncClient(base_url=server.url) as client,
     ):
-        reply = await client.post(CHAT, json={"messages": USER} | outputs(regex="a"))
+        reply = await client.post(CHAT, json={"messages": USER} | outputs(regex="(a{900}b){900}"))
     message = "structured_outputs.regex: takes longer than 0 s to compile; simplify it"
     assert (reply.status_code, reply.json()["error"]["message"]) == (400, message)
 
