@@ -118,11 +118,14 @@ class Service:
         return self.engine.stats().max_model_len
 
     def health_problem(self) -> str | None:
-        """Why the process should be restarted, or None. Loading is healthy: start-up has its own probe."""
+        """Why the process should be restarted, or None. Loading is healthy: start-up has its own probe.
+
+        Everybody may read it, so it does not say what has gone wrong; the log does.
+        """
         stats = self.stats()
         if stats is None:
             return None
         if stats.fatal is not None:
-            return f"the engine has stopped: {stats.fatal}"
+            return "the engine has stopped: its log says why"
         stalled = self.progress.stalled_for(stats, now=self.monotonic())
         return None if stalled is None else f"no step has finished for {stalled:.0f} s although requests wait"

@@ -1,9 +1,10 @@
-"""A step that hangs on the real step loop, seen by `/health` and by the watchdog, in made-up time."""
+"""What `/health` says when the engine hangs or has died, in made-up time; the watchdog sees a hang, too."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ from pagefleet_engine.scheduling.output import ScheduleOutput
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.progress import DEFAULT_BUDGET_S
 from pagefleet_engine.server.service import Service
-from pagefleet_engine.server.testing import running_server
+from pagefleet_engine.server.testing import FakeEngine, running_server, say
 from pagefleet_engine.server.watchdog import BUDGET_S, Watchdog
 from tests.engine.server.tiny import running_tiny_engine
 
@@ -89,3 +90,11 @@ async def test_a_later_step():
     statuses, problem = await see_a_hang(hangs_at=2)
     assert statuses == [200, 200, 503]
     assert problem == "no step has finished for 421 s although requests wait"
+
+
+async def test_what_everybody_may_read_does_not_say_how_the_engine_died():
+    engine = FakeEngine(say("x"))
+    engine.figures = replace(engine.figures, fatal="the step loop died: OSError: /srv/secret/model.gguf")
+    async with running_server(engine) as server, httpx.AsyncClient(base_url=server.url) as client:
+        reply = await client.get("/health")
+    assert (reply.status_code, reply.text) == (503, "the engine has stopped: its log says why\n")
