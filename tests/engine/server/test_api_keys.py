@@ -92,6 +92,47 @@ def test_files_that_vanish_leave_the_old_keys(key_file, caplog):
     assert "the old value stays in force" in caplog.text
 
 
+def test_an_emptied_file_lets_nobody_in_until_there_is_a_key_again(key_file, caplog):
+    clock = Clock()
+    keys = ApiKeys(key_file, monotonic=clock)
+    got = []
+    for content in ("", "first-key"):
+        key_file.write_text(content)
+        clock.now += 1
+        got.append([gets_in(keys, b"Bearer first-key"), gets_in(keys, b"Bearer "), gets_in(keys)])
+    assert got == [[False, False, False], [True, False, False]]
+    assert "there is no key in it: nobody gets in" in caplog.text
+
+
+def mount(folder, version: str, files: dict[str, str]):
+    """What the kubelet does with a Secret: new links, the folder behind all of them swapped, then old links removed."""
+    (folder / version).mkdir(parents=True)
+    for name, content in files.items():
+        (folder / version / name).write_text(content)
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+    (folder / "..data_tmp").symlink_to(version)
+    (folder / "..data_tmp").rename(folder / "..data")
+    yield "swapped"
+    for link in folder.iterdir():
+        if not link.name.startswith("..") and link.name not in files:
+            link.unlink()
+    yield "cleaned"
+
+
+def test_the_last_key_of_a_mounted_secret_can_be_revoked(tmp_path):
+    clock = Clock()
+    list(mount(tmp_path, "..1", {"team-a": "a-key", "team-b": "b-key"}))
+    keys = ApiKeys(tmp_path, monotonic=clock)
+    got = []
+    for version, files in (("..2", {"team-c": "c-key"}), ("..3", {}), ("..4", {"team-a": "a-key"})):
+        for _ in mount(tmp_path, version, files):
+            clock.now += 1
+            got.append([gets_in(keys, b"Bearer " + key) for key in (b"a-key", b"b-key", b"c-key")])
+    only_c, nobody, only_a = [False, False, True], [False] * 3, [True, False, False]
+    assert got == [only_c, only_c, nobody, nobody, only_a, only_a]
+
+
 # sentence → (content of the file or None, the reason)
 UNUSABLE = {
     "no such file": (None, "No such file or directory"),
