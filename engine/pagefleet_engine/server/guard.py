@@ -51,6 +51,10 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        with self._ages.using(scope.get("client")):
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = Reply(
             send,
             timeout_s=self._limits.write_timeout_s,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from uuid import uuid4
 
 from starlette.types import Message, Send
@@ -62,23 +64,57 @@ def label_of(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     return given if _LABEL.fullmatch(given) else uuid4().hex.encode()
 
 
+@dataclass(slots=True)
+class _Use:
+    since_s: float
+    num_requests: int = 0
+    is_over: bool = False
+
+
 class ConnectionAges:
-    """Since when each connection, named by its client's address and port, has been in use."""
+    """Since when each connection, named by its client's address and port, has been in use.
+
+    ASGI gives a connection no identity of its own. One that answers a request is never forgotten; of the others, those
+    are that were used longest ago. A new connection from a port that is remembered is closed early, which does no harm.
+    """
 
     def __init__(self, limits: Limits, monotonic: Callable[[], float]) -> None:
         self._limits = limits
         self._monotonic = monotonic
-        self._first_seen: OrderedDict[tuple[str, int], float] = OrderedDict()
+        self._busy: dict[tuple[str, int], _Use] = {}
+        self._idle: OrderedDict[tuple[str, int], _Use] = OrderedDict()
+        """The one used last at the end."""
+
+    def __len__(self) -> int:
+        return len(self._busy) + len(self._idle)
+
+    @contextmanager
+    def using(self, client: tuple[str, int] | None) -> Iterator[None]:
+        """Around each request."""
+        if client is None:
+            yield
+            return
+        use = self._busy.get(client) or self._idle.pop(client, None) or _Use(self._monotonic())
+        self._busy[client] = use
+        use.num_requests += 1  # the next one may begin before the last one's task has ended
+        try:
+            yield
+        finally:
+            use.num_requests -= 1
+            if not use.num_requests:
+                self._rest(client)
 
     def is_old(self, client: tuple[str, int] | None) -> bool:
-        """True once the connection should be closed; it is forgotten then."""
+        """True once the connection should be closed; it is forgotten then. Ask within `using`."""
         if client is None:
             return False
-        now = self._monotonic()
-        first = self._first_seen.setdefault(client, now)
-        if now - first > self._limits.connection_age_s:
-            del self._first_seen[client]
-            return True
-        while len(self._first_seen) > self._limits.connections:
-            self._first_seen.popitem(last=False)
-        return False
+        use = self._busy[client]
+        use.is_over = self._monotonic() - use.since_s > self._limits.connection_age_s
+        return use.is_over
+
+    def _rest(self, client: tuple[str, int]) -> None:
+        use = self._busy.pop(client)
+        if not use.is_over:
+            self._idle[client] = use
+        while len(self._idle) > self._limits.connections:
+            self._idle.popitem(last=False)

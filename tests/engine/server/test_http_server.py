@@ -12,7 +12,7 @@ import pytest
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.server.http import check_port
 from pagefleet_engine.server.limits import Limits
-from pagefleet_engine.server.reply import label_of
+from pagefleet_engine.server.reply import ConnectionAges, label_of
 from pagefleet_engine.server.service import Service
 from pagefleet_engine.server.testing import HOST, FakeEngine, running_server, say
 
@@ -125,6 +125,53 @@ async def test_an_old_connection_is_closed_after_its_answer():
         second = await reader.read()
         writer.close()
     assert (b"connection: close" in first.lower(), b"connection: close" in second.lower()) == (False, True)
+
+
+def use(ages: ConnectionAges, *ports: int) -> list[int]:
+    """One request from each port; those whose connection is to be closed."""
+    old = []
+    for port in ports:
+        with ages.using(("10.0.0.1", port)):
+            old += [port] * ages.is_old(("10.0.0.1", port))
+    return old
+
+
+def test_a_connection_ages_beside_any_number_of_new_ones():
+    """20 connections a second that ask once each, and one that asks every second."""
+    now = [0.0]
+    ages = ConnectionAges(Limits(connections=100, connection_age_s=300), lambda: now[0])
+    closed_at, others = [], 0
+    for second in range(605):
+        now[0] = second
+        closed_at += [second] * len(use(ages, 1))
+        others += len(use(ages, *range(1_000 + 20 * second, 1_020 + 20 * second)))
+        assert len(ages) <= 100
+    assert (closed_at, others) == ([301, 603], 0)
+
+
+def test_a_connection_ages_while_its_answer_takes_long():
+    now = [0.0]
+    ages = ConnectionAges(Limits(connections=100, connection_age_s=300), lambda: now[0])
+    with ages.using(("10.0.0.1", 1)):
+        assert not ages.is_old(("10.0.0.1", 1))
+        for port in range(2, 500):
+            now[0] = port
+            use(ages, port)
+    assert use(ages, 1, 499) == [1]
+    assert use(ages, 1) == []  # closed, so this is another one
+
+
+def test_requests_that_follow_each_other_closely_are_one_connection_s():
+    now = [0.0]
+    ages = ConnectionAges(Limits(connection_age_s=300), lambda: now[0])
+    first, second = ages.using(("10.0.0.1", 1)), ages.using(("10.0.0.1", 1))
+    first.__enter__()
+    now[0] = 301.0
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert ages.is_old(("10.0.0.1", 1))
+    second.__exit__(None, None, None)
+    assert len(ages) == 0
 
 
 async def test_a_port_in_use_is_named():
