@@ -13,13 +13,15 @@ import torch
 from pagefleet_kernels.codec import decode_tiles
 from pagefleet_kernels.copy_frames import copy_frames
 from pagefleet_kernels.dispatch import Impl
+from pagefleet_kernels.guards import GuardedMemory, place, require
 from pagefleet_kernels.layout import FrameLayout, Part, Precision
-from pagefleet_kernels.paged_decode import paged_decode
-from pagefleet_kernels.paged_prefill import paged_prefill
+from pagefleet_kernels.paged_decode import launcher as decode_launcher
+from pagefleet_kernels.paged_prefill import launcher as prefill_launcher
 from pagefleet_kernels.pool import scale_view, tile_view
 from pagefleet_kernels.seal_frames import seal_frames, seal_open_frames
 from pagefleet_kernels.tables import ChunkTable, FrameTable, Masking, OpenTable
-from pagefleet_kernels.testing import POISON, Cache, plain_attention
+from pagefleet_kernels.testing import POISON, Cache
+from pagefleet_kernels.tolerance import bounded_attention
 from pagefleet_kernels.write_open import write_open
 
 CODE_STEP = {Precision.FP8_E4M3: 2.0**-3, Precision.FP8_E5M2: 2.0**-2}
@@ -37,10 +39,13 @@ def check_decode(
     device: str = "cpu",
     num_frames: int = 80,
     seed: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    far: bool = False,
 ) -> float:
     """Decode one token of each sequence; all but the open group of a sequence is sealed. Length 0 is a padding row.
 
-    `splits` overrides how many shares the kernel cuts the sealed frames into.
+    `splits` overrides how many shares the kernel cuts the sealed frames into. `dtype` is the result's: fp32 shows what
+    rounding it hides. `far` puts the frames beyond 2^33 bytes.
     """
     cache = Cache(layout, num_frames, seed=seed)
     for length in lengths:
@@ -50,25 +55,22 @@ def check_decode(
         cache.fill(sequence, until, sequence.length)
     sealed, open_table = cache.tables(sealed_until, list(lengths))
     masking, scale, layer = masking or Masking(), layout.head_dim**-0.5, layout.num_layers - 1
-    queries = torch.randn(len(lengths), heads, layout.head_dim, generator=cache.generator).bfloat16()
-    pool = cache.pool.to(device)
-    moved = [_moved(t, device) for t in sealed]
-    arguments = (queries.to(device), pool, layout, layer, moved, _moved_open(open_table, device))
-    if splits is None:
-        got = paged_decode(*arguments, scale=scale, masking=masking, impl="triton").cpu()
-    else:
-        from pagefleet_kernels.paged_decode import launcher
-
-        got = launcher.paged_decode(*arguments, scale, masking, splits=splits).cpu()
-    _require(bool((pool.cpu() == cache.pool).all()), "attention wrote into the pool")
+    queries = torch.randn(len(lengths), heads, layout.head_dim, generator=cache.generator).bfloat16().to(dtype)
+    pool, memory = place(cache.pool, device, far=far), GuardedMemory()
+    tables = [pool.table(t) for t in sealed], pool.open_table(open_table)
+    got = decode_launcher.paged_decode(
+        queries.to(device), pool.whole, layout, layer, *tables, scale, masking, splits=splits, allocate=memory
+    ).cpu()
+    memory.check()
+    require(torch.equal(pool.frames(), cache.pool), "attention wrote into the pool")
     worst = 0.0
     for row, sequence in enumerate(cache.sequences):
         if sequence.length == 0:
-            _require(bool((got[row] == 0).all()), "a padding row is not zero")
+            require(bool((got[row] == 0).all()), "a padding row is not zero")
             continue
         seen = cache.seen(sequence, layer, sequence.length - 1)
-        want = plain_attention(queries[row].float(), *seen, scale, masking)
-        worst = max(worst, _close(got[row], want, seen[1], f"sequence of {sequence.length} tokens"))
+        bound = bounded_attention(queries[row], seen, scale, masking, dtype)
+        worst = max(worst, _close(got[row], *bound, f"sequence of {sequence.length} tokens"))
     return worst
 
 
@@ -79,30 +81,22 @@ def check_prefill(
     *,
     heads: int,
     masking: Masking | None = None,
-    impl: Impl = "triton",
     device: str = "cpu",
     num_frames: int = 80,
     seed: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    far: bool = False,
 ) -> float:
     """Prefill chunks (start, end); the groups that end inside a chunk are sealed before, as the engine does."""
     cache = Cache(layout, num_frames, seed=seed)
-    sealed_until = []
-    for start, end in chunks:
-        sequence = cache.add(end, list(mix))
-        sealed_until.append(sequence.group_of(start)[0])
-        cache.fill(sequence, sealed_until[-1], start)
-    _, open_table = cache.tables(sealed_until, [start for start, _ in chunks])
-    for sequence, before in zip(cache.sequences, sealed_until, strict=True):
-        for first, size, precision in sequence.groups:
-            if first >= before and first + size <= sequence.length:
-                cache.seal(sequence, first, size, precision)
-    sealed, _ = cache.tables(sealed_until, [start for start, _ in chunks])
+    sealed, open_table = _before_chunks(cache, chunks, mix)
     masking, scale, layer = masking or Masking(), layout.head_dim**-0.5, layout.num_layers - 1
     pieces = list(zip(cache.sequences, chunks, strict=True))
     rows = [(s, p) for s, (a, b) in pieces for p in range(a, b)]
     sizes = torch.tensor([0, *(b - a for a, b in chunks)])
-    queries = torch.randn(len(rows), heads, layout.head_dim, generator=cache.generator).bfloat16()
-    got = paged_prefill(
+    queries = torch.randn(len(rows), heads, layout.head_dim, generator=cache.generator).bfloat16().to(dtype)
+    pool, memory = place(cache.pool, device, far=far), GuardedMemory()
+    got = prefill_launcher.paged_prefill(
         queries.to(device),
         torch.cat([s.keys[a:b] + layer for s, (a, b) in pieces]).to(device),
         torch.cat([s.values[a:b] - layer for s, (a, b) in pieces]).to(device),
@@ -110,26 +104,50 @@ def check_prefill(
             offsets=sizes.cumsum(0).int().to(device),
             positions=torch.tensor([p for _, p in rows], dtype=torch.int32, device=device),
             group_starts=torch.tensor([s.group_of(p)[0] for s, p in rows], dtype=torch.int32, device=device),
-            sealed=[_moved(t, device) for t in sealed],
-            open=_moved_open(open_table, device),
+            sealed=[pool.table(t) for t in sealed],
+            open=pool.open_table(open_table),
         ),
-        cache.pool.to(device),
+        pool.whole,
         layout,
         layer,
-        scale=scale,
-        masking=masking,
-        impl=impl,
+        scale,
+        masking,
+        allocate=memory,
     ).cpu()
+    memory.check()
+    require(torch.equal(pool.frames(), cache.pool), "attention wrote into the pool")
     worst = 0.0
     for row, (sequence, position) in enumerate(rows):
-        seen = cache.seen(sequence, layer, position)
-        want = plain_attention(queries[row].float(), *seen, scale, masking)
-        worst = max(worst, _close(got[row], want, seen[1], f"position {position} of {sequence.length}"))
+        bound = bounded_attention(queries[row], cache.seen(sequence, layer, position), scale, masking, dtype)
+        worst = max(worst, _close(got[row], *bound, f"position {position} of {sequence.length}"))
     return worst
 
 
+def _before_chunks(
+    cache: Cache, chunks: Sequence[tuple[int, int]], mix: Sequence[Precision]
+) -> tuple[list[FrameTable], OpenTable]:
+    """Fill the cache with what chunks (start, end) find: also the groups that they complete."""
+    sealed_until, begins = [], [start for start, _ in chunks]
+    for start, end in chunks:
+        sequence = cache.add(end, list(mix))
+        sealed_until.append(sequence.group_of(start)[0])
+        cache.fill(sequence, sealed_until[-1], start)
+    _, open_table = cache.tables(sealed_until, begins)
+    for sequence, before in zip(cache.sequences, sealed_until, strict=True):
+        for first, size, precision in sequence.groups:
+            if first >= before and first + size <= sequence.length:
+                cache.seal(sequence, first, size, precision)
+    return cache.tables(sealed_until, begins)[0], open_table
+
+
 def check_seal(
-    layout: FrameLayout, precision: Precision, *, from_open: bool, impl: Impl = "triton", device: str = "cpu"
+    layout: FrameLayout,
+    precision: Precision,
+    *,
+    from_open: bool,
+    impl: Impl = "triton",
+    device: str = "cpu",
+    far: bool = False,
 ) -> float:
     """Seal two groups, from values or in place; compare codes and scales with the reference, the rest with before."""
     size, opens = layout.tokens_per_frame(precision), layout.open_frames_per_group(precision)
@@ -145,16 +163,16 @@ def check_seal(
             target = frames[group][position // layout.block_size]
             slots = position % layout.block_size
             write_open(pool, layout, layer, target, slots, tokens[0, group], tokens[1, group], impl="reference")
-    want, got = pool.clone(), pool.to(device)
+    want, got = pool.clone(), place(pool, device, far=far)
     if from_open:
         seal_open_frames(want, layout, layers, precision, frames, impl="reference")
-        seal_open_frames(got, layout, layers, precision, frames.int().to(device), impl=impl)
+        seal_open_frames(got.whole, layout, layers, precision, got.ids(frames), impl=impl)
     else:
         for layer in layers:
             seal_frames(want, layout, layer, precision, frames[:, 0], *tokens, impl="reference")
-            heads = frames[:, 0].int().to(device)
-            seal_frames(got, layout, layer, precision, heads, tokens[0].to(device), tokens[1].to(device), impl=impl)
-    return _same_frames(got.cpu(), want, pool, layout, precision, frames[:, 0])
+            first, moved = got.ids(frames[:, 0]), tokens.to(device)
+            seal_frames(got.whole, layout, layer, precision, first, *moved, impl=impl)
+    return _same_frames(got.frames(), want, pool, layout, precision, frames[:, 0])
 
 
 def _same_frames(
@@ -167,8 +185,8 @@ def _same_frames(
 ) -> float:
     others = torch.ones(got.shape[0], dtype=torch.bool)
     others[frames] = False
-    _require(bool((got[others] == before[others]).all()), "sealing wrote into another frame")
-    _require(torch.equal(scale_view(got, layout)[frames], scale_view(want, layout)[frames]), "another fp32 scale")
+    require(bool((got[others] == before[others]).all()), "sealing wrote into another frame")
+    require(torch.equal(scale_view(got, layout)[frames], scale_view(want, layout)[frames]), "another fp32 scale")
     worst = 0.0
     for part in Part:
         decoded = [
@@ -178,62 +196,46 @@ def _same_frames(
         ]  # fmt: skip
         error = (decoded[0] - decoded[1]).abs()
         allowed = decoded[1].abs() * CODE_STEP.get(precision, 0.0)
-        _require(bool((error <= allowed).all()), f"{part.name} differ by up to {float(error.max()):.4g}")
-        _require(float((error > 0).float().mean()) < 0.01, f"{part.name}: more than rare ties differ")
+        require(bool((error <= allowed).all()), f"{part.name} differ by up to {float(error.max()):.4g}")
+        require(float((error > 0).float().mean()) < 0.01, f"{part.name}: more than rare ties differ")
         worst = max(worst, float(error.max()))
     return worst
 
 
-def check_write_open(layout: FrameLayout, *, impl: Impl = "triton", device: str = "cpu") -> float:
+def check_write_open(layout: FrameLayout, *, impl: Impl = "triton", device: str = "cpu", far: bool = False) -> float:
     """Write tokens, one of them padding, and compare the whole pool with the reference."""
     generator = torch.Generator().manual_seed(4)
     keys, values = torch.randn((2, 4, layout.num_kv_heads, layout.head_dim), generator=generator).bfloat16()
     frames = torch.tensor([3, -1, 0, 3], dtype=torch.int32)
     slots = torch.tensor([0, 5, layout.block_size - 1, 2], dtype=torch.int32)
     want = torch.full((4, layout.frame_bytes), POISON, dtype=torch.uint8)
-    got = want.to(device, copy=True)
+    got = place(want, device, far=far)
     layer = layout.num_layers - 1
     write_open(want, layout, layer, frames, slots, keys, values, impl="reference")
-    args = (frames.to(device), slots.to(device), keys.to(device), values.to(device))
-    write_open(got, layout, layer, *args, impl=impl)
-    _require(torch.equal(got.cpu(), want), "the pool differs")
+    moved = slots.to(device), keys.to(device), values.to(device)
+    write_open(got.whole, layout, layer, got.ids(frames), *moved, impl=impl)
+    require(torch.equal(got.frames(), want), "the pool differs")
     return 0.0
 
 
-def check_copy(layout: FrameLayout, *, impl: Impl = "triton", device: str = "cpu") -> float:
+def check_copy(layout: FrameLayout, *, impl: Impl = "triton", device: str = "cpu", far: bool = False) -> float:
     """Copy two frames and compare the whole pool."""
     before = torch.randint(0, 256, (5, layout.frame_bytes), dtype=torch.uint8)
     want = before.clone()
     want[[4, 1]] = before[[0, 3]]
-    got = before.to(device, copy=True)
-    sources, targets = torch.tensor([0, 3]).int().to(device), torch.tensor([4, 1]).int().to(device)
-    copy_frames(got, layout, sources, targets, impl=impl)
-    _require(torch.equal(got.cpu(), want), "the pool differs")
+    got = place(before, device, far=far)
+    sources, targets = got.ids(torch.tensor([0, 3])), got.ids(torch.tensor([4, 1]))
+    copy_frames(got.whole, layout, sources, targets, impl=impl)
+    require(torch.equal(got.frames(), want), "the pool differs")
     return 0.0
 
 
-def _close(got: torch.Tensor, want: torch.Tensor, values: torch.Tensor, what: str) -> float:
-    """Probabilities and the result are rounded to bf16 or better: each half a unit of 2^-8, relative to the values."""
-    _require(bool(got.isfinite().all()), f"{what}: not finite")
-    error = float((got.double() - want).abs().max())
-    allowed = 2.0**-8 * float(values.abs().max())
-    _require(error <= allowed, f"{what}: error {error:.4g}, allowed {allowed:.4g}")
-    return error
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
-def _moved(table: FrameTable, device: str) -> FrameTable:
-    return FrameTable(
-        precision=table.precision,
-        frames=table.frames.to(device),
-        starts=table.starts.to(device),
-        counts=table.counts.to(device),
-    )
-
-
-def _moved_open(table: OpenTable, device: str) -> OpenTable:
-    return OpenTable(frames=table.frames.to(device), starts=table.starts.to(device), lengths=table.lengths.to(device))
+def _close(got: torch.Tensor, want: torch.Tensor, allowed: torch.Tensor, what: str) -> float:
+    """The largest error; none may be beyond its bound."""
+    require(bool(got.isfinite().all()), f"{what}: not finite")
+    error = (got.double() - want).abs()
+    worst = int((error / allowed).argmax())
+    if not bool((error <= allowed).all()):
+        found, bound = float(error.flatten()[worst]), float(allowed.flatten()[worst])
+        raise AssertionError(f"{what}: error {found:.4g}, allowed {bound:.4g}")
+    return float(error.max())

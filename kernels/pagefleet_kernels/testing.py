@@ -15,6 +15,7 @@ from pagefleet_kernels.codec import decode_tiles, encode_tiles
 from pagefleet_kernels.layout import FrameLayout, Part, Precision
 from pagefleet_kernels.seal_frames import seal_frames
 from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
+from pagefleet_kernels.tolerance import Seen, attention_weights, joined, seen_group
 from pagefleet_kernels.write_open import write_open
 
 POISON = 0xFF  # NaN in bf16, E4M3, E5M2 and fp32
@@ -47,7 +48,7 @@ class Cache:
         self.generator = torch.Generator().manual_seed(seed)
         self.free = (torch.randperm(num_frames - 2, generator=self.generator) + 1).tolist()
         self.sequences: list[CachedSequence] = []
-        self._seen: dict[tuple[int, int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._seen: dict[tuple[int, int, int], Seen] = {}
 
     def add(self, length: int, precisions: list[Precision]) -> CachedSequence:
         """A sequence of random tokens whose i-th group has the i-th precision (the last one repeats)."""
@@ -114,44 +115,36 @@ class Cache:
             lengths=_int32([max(u - s, 0) for u, s in zip(open_until, starts, strict=True)]),
         )
 
-    def seen(self, sequence: CachedSequence, layer: int, position: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What a query at `position` sees: fp64 keys and values [position + 1, H, D] by the visibility rule."""
+    def seen(self, sequence: CachedSequence, layer: int, position: int) -> Seen:
+        """What a query at `position` sees, by the visibility rule: position + 1 tokens."""
         own = sequence.group_of(position)[0]
         known = (id(sequence), layer, own)
         if known not in self._seen:
             self._seen[known] = self._mixed(sequence, layer, own)
-        keys, values = self._seen[known]
-        return keys[: position + 1], values[: position + 1]
+        return self._seen[known].only(slice(position + 1))
 
-    def _mixed(self, sequence: CachedSequence, layer: int, own: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _mixed(self, sequence: CachedSequence, layer: int, own: int) -> Seen:
         """All tokens of a layer: groups before the one at `own` dequantised, the rest raw."""
-        keys = (sequence.keys + layer).double()
-        values = (sequence.values - layer).double()
+        groups = []
         for start, size, precision in sequence.groups:
+            keys = sequence.keys[start : start + size] + layer
+            values = sequence.values[start : start + size] - layer
             if start < own:
-                span = slice(start, start + size)
-                keys[span] = self._dequantised(keys[span], Part.KEYS, precision)
-                values[span] = self._dequantised(values[span], Part.VALUES, precision)
-        return keys, values
+                keys = self._dequantised(keys, Part.KEYS, precision)
+                values = self._dequantised(values, Part.VALUES, precision)
+            if keys.shape[0]:
+                groups.append(seen_group(keys, values, precision if start < own else Precision.BF16))
+        return joined(groups)
 
     def _dequantised(self, tokens: torch.Tensor, part: Part, precision: Precision) -> torch.Tensor:
         encoded = encode_tiles(tokens.transpose(0, 1), part, precision, self.layout)
-        return decode_tiles(*encoded, part, precision, self.layout).transpose(0, 1).double()
+        return decode_tiles(*encoded, part, precision, self.layout).transpose(0, 1)
 
 
-def plain_attention(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, masking: Masking
-) -> torch.Tensor:
-    """One query [A, D] after keys and values [n, H, D], in fp64."""
-    group = query.shape[0] // keys.shape[1]
-    scores = torch.einsum("jhd,hgd->hgj", keys, query.double().view(-1, group, query.shape[1])) * scale
-    if masking.soft_cap is not None:
-        scores = masking.soft_cap * torch.tanh(scores / masking.soft_cap)
-    if masking.window is not None:
-        position = keys.shape[0] - 1
-        hidden = [j for j in range(masking.sinks, position - masking.window + 1)]
-        scores[..., hidden] = -torch.inf
-    return torch.einsum("hgj,jhd->hgd", torch.softmax(scores, -1), values).reshape(query.shape)
+def plain_attention(query: torch.Tensor, seen: Seen, scale: float, masking: Masking) -> torch.Tensor:
+    """One query [A, D], in fp64."""
+    weights = attention_weights(query, seen.keys, scale, masking)
+    return torch.einsum("hgj,jhd->hgd", weights, seen.values).reshape(query.shape)
 
 
 def _int32(rows: Sequence[Sequence[int]] | Sequence[int]) -> torch.Tensor:

@@ -71,8 +71,8 @@ def test_decode_is_plain_attention_over_what_the_last_token_sees(mix, masking, b
             if sequence.length == 0:
                 assert bool((got[row] == 0).all())
                 continue
-            keys, values = cache.seen(sequence, layer, sequence.length - 1)
-            want = plain_attention(queries[row], keys, values, SCALE, masking)
+            seen = cache.seen(sequence, layer, sequence.length - 1)
+            want = plain_attention(queries[row], seen, SCALE, masking)
             torch.testing.assert_close(got[row].double(), want, **TOLERANCE)
     assert bool((cache.pool == before).all())
 
@@ -129,7 +129,7 @@ def test_prefill_sees_sealed_values_before_its_group_and_raw_ones_inside(mix, ma
     for sequence, (start, end) in pieces:
         for position in range(start, end):
             seen = cache.seen(sequence, layer, position)
-            want = plain_attention(queries[row], *seen, SCALE, masking)
+            want = plain_attention(queries[row], seen, SCALE, masking)
             torch.testing.assert_close(got[row].double(), want, **TOLERANCE)
             row += 1
 

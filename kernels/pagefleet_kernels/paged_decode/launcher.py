@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pagefleet_kernels.allocation import Allocate, allocate
 from pagefleet_kernels.launch import DecodeLaunch, decode_launch, num_splits, power_of_two_from
 from pagefleet_kernels.layout import Address, FrameLayout, Precision
 from pagefleet_kernels.paged_decode import kernel
@@ -31,11 +32,12 @@ def paged_decode(
     launch: DecodeLaunch | None = None,
     address: Address | None = None,
     native: bool | None = None,
+    allocate: Allocate = allocate,
 ) -> torch.Tensor:
     """Arguments as in the public function. `splits`, `launch` and `address` override the rules, for measurements;
     `native` is off in the interpreter."""
     native = queries.is_cuda if native is None else native
-    out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    out = allocate(tuple(queries.shape), queries.dtype, queries.device)
     if not queries.numel():
         return out
     queries = queries.to(torch.bfloat16).contiguous()
@@ -47,8 +49,9 @@ def paged_decode(
     direct = counts == [1]
     num_parts = sum(counts) + 1
     rows = queries.shape[0] * queries.shape[1]
-    parts = queries.new_empty((1 if direct else rows * num_parts, layout.head_dim), dtype=torch.float32)
-    stats = queries.new_empty((1 if direct else rows * num_parts, 2), dtype=torch.float32)
+    num_results = 1 if direct else rows * num_parts
+    parts = allocate((num_results, layout.head_dim), torch.float32, queries.device)
+    stats = allocate((num_results, 2), torch.float32, queries.device)
     first_part = 0
     for table, plan, count in zip(tables, plans, counts, strict=True):
         has_open = first_part == 0

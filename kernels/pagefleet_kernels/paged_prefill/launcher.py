@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from pagefleet_kernels.allocation import Allocate, allocate
 from pagefleet_kernels.launch import PrefillLaunch, power_of_two_from, prefill_launch
 from pagefleet_kernels.layout import FrameLayout, Precision
 from pagefleet_kernels.paged_decode.kernel import combine_kernel
@@ -30,19 +31,20 @@ def paged_prefill(
     *,
     launch: PrefillLaunch | None = None,
     native: bool | None = None,
+    allocate: Allocate = allocate,
 ) -> torch.Tensor:
     """Arguments as in the public function. `launch` overrides the rules, for measurements; `native` is off in the
     interpreter."""
     native = queries.is_cuda if native is None else native
-    out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    out = allocate(tuple(queries.shape), queries.dtype, queries.device)
     if not queries.numel():
         return out
     queries, keys, values = (x.to(torch.bfloat16).contiguous() for x in (queries, keys, values))
     tables = [t for t in chunks.sealed if t.frames.shape[1]] or [empty_table(chunks.open)]
     direct = len(tables) == 1
     rows = 1 if direct else queries.shape[0] * queries.shape[1] * len(tables)
-    parts = queries.new_empty((rows, layout.head_dim), dtype=torch.float32)
-    stats = queries.new_empty((rows, 2), dtype=torch.float32)
+    parts = allocate((rows, layout.head_dim), torch.float32, queries.device)
+    stats = allocate((rows, 2), torch.float32, queries.device)
     group, address = queries.shape[1] // layout.num_kv_heads, layout.address(layer)
     num_sequences = chunks.offsets.shape[0] - 1
     for part, table in enumerate(tables):
