@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from pagefleet_engine.request import SamplingError, SamplingParams
 from pagefleet_engine.server.errors import ApiError, invalid, shorten, unsupported
+from pagefleet_engine.server.json_texts import JsonTexts
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.schemas import ChatBody, CompletionBody, GenerationBody
 from pagefleet_engine.server.tools import check_tool_calls
@@ -54,10 +55,11 @@ def check_messages(value: Any, limits: Limits) -> list[Message]:
         raise invalid("messages: must be a list of at least one message", param="messages")
     if len(value) > limits.messages:
         raise invalid(f"messages: has {len(value)} entries; at most {limits.messages} are served", param="messages")
-    return [_check_message(item, f"messages.{position}", limits) for position, item in enumerate(value)]
+    texts = JsonTexts(limits)
+    return [_check_message(item, f"messages.{position}", limits, texts) for position, item in enumerate(value)]
 
 
-def _check_message(item: Any, where: str, limits: Limits) -> Message:
+def _check_message(item: Any, where: str, limits: Limits, texts: JsonTexts) -> Message:
     if not isinstance(item, dict):
         raise invalid(f"{where}: must be an object with role and content", param=where)
     role = item.get("role")
@@ -74,7 +76,7 @@ def _check_message(item: Any, where: str, limits: Limits) -> Message:
     if role == "tool":
         message["tool_call_id"] = item["tool_call_id"]
     if role == "assistant" and item.get("tool_calls"):
-        message["tool_calls"] = check_tool_calls(item["tool_calls"], where, limits)
+        message["tool_calls"] = check_tool_calls(item["tool_calls"], where, limits, texts)
     return message if name is None else message | {"name": name}
 
 

@@ -5,6 +5,7 @@ Pure. A parser keeps the interpreter's lock until it is done, so what is too lar
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any, Final
@@ -58,3 +59,15 @@ def check_shape(value: Any, limits: Limits, *, what: str = "the body", param: st
         if any(isinstance(item, float) and not math.isfinite(item) for item in below):
             raise invalid(f"{what} holds a number that is too large", param=param, code="invalid_json")
         level = [item for item in below if isinstance(item, dict | list)]
+
+
+def json_fits(value: Any, most: int) -> bool:
+    """Whether a value has at most `most` characters as JSON; what is far larger is not written out to see that."""
+    least, stack = 0, [value]
+    while stack:
+        item = stack.pop()
+        least += len(item) if isinstance(item, str | dict | list) else 1
+        if least > most:
+            return False
+        stack.extend(item.items() if isinstance(item, dict) else item if isinstance(item, list | tuple) else ())
+    return len(json.dumps(value)) <= most

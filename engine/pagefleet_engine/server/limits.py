@@ -39,6 +39,10 @@ class Limits:
     json_depth: int = 64
     json_nodes: int = 500_000
     """Values in a body, those in lists and objects included."""
+    json_text_chars: int = 1024 * 1024
+    """JSON inside the strings of a request, such as the arguments of calls in a dialogue, all of it together."""
+    json_text_nodes: int = 50_000
+    """Values in one such string."""
     prompts: int = 256
     messages: int = 4_096
     choices: int = 256

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
 from pagefleet_engine.server.errors import invalid, shorten
+from pagefleet_engine.server.json_shape import json_fits
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.structured.spec import Json
 
@@ -19,9 +19,8 @@ def check_schema_rules(schema: Any, limits: Limits, *, param: str) -> Json:
     """The schema itself. Raises `ApiError`."""
     if not isinstance(schema, dict):
         raise invalid(f"{param}: must be a JSON schema, an object", param=param)
-    size = len(json.dumps(schema))
-    if size > limits.schema_bytes:
-        raise invalid(f"{param}: has {size} bytes; at most {limits.schema_bytes} are served", param=param)
+    if not json_fits(schema, limits.schema_bytes):
+        raise invalid(f"{param}: has more than the {limits.schema_bytes} bytes that are served", param=param)
     for value, depth in _walk(schema):
         if depth > limits.schema_depth:
             raise invalid(f"{param}: is nested more than {limits.schema_depth} deep", param=param)

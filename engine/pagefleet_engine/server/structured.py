@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pagefleet_engine.server.errors import invalid, unsupported
+from pagefleet_engine.server.json_texts import JsonTexts
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.schema_rules import check_nesting, check_regex, check_schema_rules
 from pagefleet_engine.server.schemas import GenerationBody
 from pagefleet_engine.structured.spec import ANY_OBJECT, Json, Kind, Spec, choice_spec, schema_spec
-from pagefleet_engine.structured.verdicts import parse_json
 
 _GUIDED: Final = {
     "guided_json": "json",
@@ -89,7 +89,7 @@ def _of_kind(kind: str, value: Any, limits: Limits, *, param: str) -> Wanted:
     if kind == "json_object":
         return _of_schema(ANY_OBJECT, param=param)
     if kind == "json":
-        return _of_schema(check_schema_rules(_parsed(value, param), limits, param=param), param=param)
+        return _of_schema(check_schema_rules(_parsed(value, limits, param), limits, param=param), param=param)
     if kind == "choice":
         return Wanted(param=param, spec=choice_spec(_check_choices(value, limits, param)))
     if not isinstance(value, str):
@@ -106,14 +106,13 @@ def _of_schema(schema: Json, *, param: str) -> Wanted:
     return Wanted(param=param, spec=schema_spec(schema), schema=schema)
 
 
-def _parsed(value: Any, param: str) -> Any:
+def _parsed(value: Any, limits: Limits, param: str) -> Any:
     """vLLM takes a schema as an object or as text."""
     if not isinstance(value, str):
         return value
-    try:
-        return parse_json(value)
-    except ValueError:
-        raise invalid(f"{param}: is a string and no JSON", param=param) from None
+    if len(value) > limits.schema_bytes:
+        raise invalid(f"{param}: has {len(value)} characters; at most {limits.schema_bytes} are served", param=param)
+    return JsonTexts(limits).parse(value, param=param, expects="is a string and no JSON")
 
 
 def _check_choices(value: Any, limits: Limits, param: str) -> list[str]:

@@ -5,16 +5,16 @@ Pure. How a model writes its calls is in `tool_parser`, and how it is told of th
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pagefleet_engine.server.errors import ApiError, invalid, shorten
+from pagefleet_engine.server.errors import invalid, shorten
+from pagefleet_engine.server.json_shape import json_fits
+from pagefleet_engine.server.json_texts import JsonTexts
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.schema_rules import check_schema_rules
 from pagefleet_engine.structured.spec import ANY_OBJECT, Json
-from pagefleet_engine.structured.verdicts import parse_json
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -72,10 +72,9 @@ def _check_list(tools: Any, limits: Limits) -> tuple[Tool, ...]:
         raise invalid("tools: must be a list of functions", param="tools")
     if len(tools) > limits.tools:
         raise invalid(f"tools: has {len(tools)} entries; at most {limits.tools} are served", param="tools")
+    if not json_fits(tools, limits.tools_bytes):
+        raise invalid(f"tools: have more than the {limits.tools_bytes} bytes that are served", param="tools")
     found = tuple(_check_tool(tool, f"tools.{position}", limits) for position, tool in enumerate(tools))
-    size = sum(len(json.dumps(tool.definition)) for tool in found)
-    if size > limits.tools_bytes:
-        raise invalid(f"tools: have {size} bytes; at most {limits.tools_bytes} are served", param="tools")
     names = [tool.name for tool in found]
     twice = next((position for position, name in enumerate(names) if name in names[:position]), None)
     if twice is not None:
@@ -116,32 +115,29 @@ def _check_choice(choice: Any) -> tuple[str, str | None]:
     return "function", name
 
 
-def check_tool_calls(value: Any, where: str, limits: Limits) -> list[Json]:
+def check_tool_calls(value: Any, where: str, limits: Limits, texts: JsonTexts) -> list[Json]:
     """`tool_calls` of an assistant's message, with the arguments as values, as chat templates take them."""
     where = f"{where}.tool_calls"
     if not isinstance(value, list):
         raise invalid(f"{where}: must be a list", param=where)
     if len(value) > limits.tools:
         raise invalid(f"{where}: has {len(value)} entries; at most {limits.tools} are served", param=where)
-    return [_check_call(call, f"{where}.{position}") for position, call in enumerate(value)]
+    return [_check_call(call, f"{where}.{position}", texts) for position, call in enumerate(value)]
 
 
-def _check_call(call: Any, where: str) -> Json:
+def _check_call(call: Any, where: str, texts: JsonTexts) -> Json:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise invalid(f"{where}: must be an object with id, type and function", param=where)
     if not isinstance(call.get("id"), str):
         raise invalid(f"{where}.id: must be a string", param=f"{where}.id")
-    arguments = _parse_arguments(function.get("arguments"), f"{where}.function.arguments")
+    arguments = _parse_arguments(function.get("arguments"), f"{where}.function.arguments", texts)
     return {"id": call["id"], "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
-def _parse_arguments(text: Any, where: str) -> Json:
-    wrong: ApiError = invalid(f"{where}: must be a JSON object in a string", param=where)
-    try:
-        value = parse_json(text) if isinstance(text, str) else None
-    except ValueError:
-        raise wrong from None
+def _parse_arguments(text: Any, where: str, texts: JsonTexts) -> Json:
+    expects = "must be a JSON object in a string"
+    value = texts.parse(text, param=where, expects=expects) if isinstance(text, str) else None
     if not isinstance(value, dict):
-        raise wrong
+        raise invalid(f"{where}: {expects}", param=where)
     return value

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pagefleet_engine.server.body import parse_json
 from pagefleet_engine.server.errors import ApiError
-from pagefleet_engine.server.json_shape import holds_more_values
+from pagefleet_engine.server.json_shape import holds_more_values, json_fits
+from pagefleet_engine.server.json_texts import JsonTexts
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.testing import HOST, FakeEngine, running_server, say
 
@@ -83,6 +84,36 @@ def test_the_count_of_values_is_exact(value, indent, ascii_only):
     raw = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
     found = num_values(value)
     assert [holds_more_values(raw, most) for most in (found - 1, found, found + 1)] == [True, False, False]
+
+
+@given(VALUES, st.integers(-2, 2))
+def test_whether_a_value_fits_is_exact(value, more):
+    size = len(json.dumps(value))
+    assert json_fits(value, size + more) is (more >= 0)
+
+
+def test_a_value_that_is_far_too_large_is_not_written_out():
+    value = [["a" * 1_000] * 1_000] * 100
+    tracemalloc.start()
+    try:
+        assert not json_fits(value, 65_536)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 100_000
+
+
+def test_json_in_a_string_keeps_the_rules_of_the_body():
+    for text, code in (
+        ('{"a": {"b": {"c": {"d": 1}}}}', "json_too_deep"),
+        ("[1e400]", "invalid_json"),
+        ("[1,2,3,4,5,6,7,8,9,10,11]", "json_too_large"),
+        ("{", None),
+    ):
+        with pytest.raises(ApiError) as caught:
+            JsonTexts(LIMITS).parse(text, param="a", expects="is no JSON")
+        assert (caught.value.body.param, caught.value.body.code) == ("a", code), text
+    assert JsonTexts(LIMITS).parse('["[,[,[,[,[,[,[,[,[,[,[,"]', param="a", expects="") == ["[," * 11]
 
 
 HUGE = {
