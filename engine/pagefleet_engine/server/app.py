@@ -80,22 +80,24 @@ def new_app(title: str) -> FastAPI:
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
-    @app.get(HEALTH, response_class=PlainTextResponse, responses=_NOT_NOW)
-    async def health() -> Response:
+    async def health(_request: Request) -> Response:
         """200 unless the process should be restarted."""
         problem = service.health_problem()
         return _plain("ok" if problem is None else problem, 200 if problem is None else 503)
 
-    @app.get(READY, response_class=PlainTextResponse, responses=_NOT_NOW)
-    async def ready() -> Response:
+    async def ready(_request: Request) -> Response:
         """200 while new traffic should come here."""
         return _plain(service.lifecycle.phase, 200 if service.lifecycle.is_ready else 503)
 
-    @app.get(METRICS, response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Prometheus text; `name[]` keeps only those families or series."""
         text = service.metrics.render(request.query_params.getlist("name[]"))
         return Response(text, headers={"content-type": _METRICS_TYPE})
+
+    for path, probe, responses in ((HEALTH, health, _NOT_NOW), (READY, ready, _NOT_NOW), (METRICS, metrics, None)):
+        app.get(path, response_class=PlainTextResponse, responses=responses)(probe)
+        # Load balancers ask like this; the HTTP server sends no body then.
+        app.add_route(path, probe, methods=["HEAD"], include_in_schema=False)
 
 
 def _add_model_routes(app: FastAPI, service: Service) -> None:

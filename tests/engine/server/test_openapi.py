@@ -60,7 +60,7 @@ async def test_every_answer_is_in_the_document(client):
 async def test_a_method_that_is_not_served_is_told_which_are(client):
     replies = [await client.request("PATCH", path) for path in ("/health", "/v1/completions", "/v1/models/x")]
     assert [(reply.status_code, reply.headers["allow"]) for reply in replies] == [
-        (405, "GET"),
+        (405, "GET, HEAD"),
         (405, "POST"),
         (405, "GET"),
     ]
