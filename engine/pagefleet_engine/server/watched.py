@@ -34,6 +34,7 @@ class WatchedFiles(Generic[T]):
         self._looked_at = monotonic()
         self._signature = _signature(path)
         self._value = self._read()
+        self._problem = ""
 
     def get(self) -> T:
         """The value now; looks at the files at most once a second."""
@@ -46,12 +47,16 @@ class WatchedFiles(Generic[T]):
     def _reload_if_changed(self) -> None:
         try:
             signature = _signature(self._path)
-            if signature == self._signature:
+            if signature == self._signature and not self._problem:
                 return
             self._value, self._signature = self._read(), signature
+            self._problem = ""
             log.info("%s %s: read again", self._flag, self._path)
         except (OSError, ValueError) as error:
-            log.warning("%s %s: %s; the old value stays in force", self._flag, self._path, explain(error))
+            problem = explain(error)
+            if problem != self._problem:
+                log.warning("%s %s: %s; the old value stays in force", self._flag, self._path, problem)
+            self._problem = problem
 
     def _read(self) -> T:
         return self._parse([_content(file) for file in _files(self._path)])

@@ -87,9 +87,10 @@ def test_files_that_vanish_leave_the_old_keys(key_file, caplog):
     clock = Clock()
     keys = ApiKeys(key_file, monotonic=clock)
     key_file.unlink()
-    clock.now = 1.0
-    assert gets_in(keys, b"Bearer first-key")
-    assert "the old value stays in force" in caplog.text
+    for second in (1.0, 2.0, 3.0):
+        clock.now = second
+        assert gets_in(keys, b"Bearer first-key")
+    assert caplog.text.count("the old value stays in force") == 1
 
 
 def test_an_emptied_file_lets_nobody_in_until_there_is_a_key_again(key_file, caplog):

@@ -13,6 +13,7 @@ from pagefleet_engine.contract.tokens import TokenError, parse_public_keys, veri
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.server.api_keys import bearer_of
 from pagefleet_engine.server.errors import unauthorised
+from pagefleet_engine.server.sparing import SparingLog
 from pagefleet_engine.server.watched import WatchedFiles, explain
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class ControlTokens:
     ) -> None:
         self._audience = audience
         self._unix_time = unix_time
+        self._log = SparingLog(log, monotonic=monotonic)
         try:
             self._keys = WatchedFiles(path, _parse, flag="--control-key-file", monotonic=monotonic)
         except (OSError, ValueError) as error:
@@ -37,7 +39,7 @@ class ControlTokens:
         try:
             verify(token, self._keys.get(), audience=self._audience, now_s=self._unix_time())
         except TokenError as error:
-            log.warning("control API: token refused: %s", error)
+            self._log.warning("control API: token refused: %s", error)
             raise unauthorised("this needs a token that the operator signed for this pod", "invalid_token") from None
 
 
