@@ -60,6 +60,11 @@ class OperatorMetrics:
         self.changes = Counter(
             "pagefleet_operator_engine_changes", "Changes asked of engines.", ["result"], registry=registry
         )
+        self.drifts = Counter(
+            "pagefleet_operator_engine_drifts",
+            "Times an engine was found with another configuration than it was set to.",
+            registry=registry,
+        )
         self.decisions = Counter(
             "pagefleet_operator_decisions",
             "Decisions, by remedy and reason; advisory ones were only recorded.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,9 +18,8 @@ from typing import Final
 from pagefleet_operator.alerts import AlertBook
 from pagefleet_operator.control.autoscalers import Autoscalers
 from pagefleet_operator.control.fleets import Fleets
-from pagefleet_operator.control.service import Hints, ServiceState, begin, serving, step
+from pagefleet_operator.control.service import Hints, Looked, ServiceState, begin, serving, step
 from pagefleet_operator.control.setter import Setter
-from pagefleet_operator.control.targets import Target
 from pagefleet_operator.engines import EnginePod, Engines
 from pagefleet_operator.errors import EngineRefusedError, EngineUnreachableError
 from pagefleet_operator.labels import Key
@@ -124,7 +123,7 @@ class ControlLoop:
         if looked.again_after_s is not None:
             self._again[key] = now.monotonic + looked.again_after_s
         self._tell(key, state, looked.state)
-        self._unset[key] = await self._set(observed, looked.targets)
+        self._unset[key] = await self._set(observed, looked, now.monotonic)
 
     async def _scrape(self, pod: PodObservation) -> Readings | ScrapeFailed:
         async with self._slots:
@@ -148,15 +147,16 @@ class ControlLoop:
             self.fleets.views[key] = after.view
             self.wake(key)
 
-    async def _set(self, observed: Observation, targets: Mapping[str, Target]) -> dict[str, str]:
+    async def _set(self, observed: Observation, looked: Looked, now_s: float) -> dict[str, str]:
         """Why each pod that could not be set could not."""
-        pods = [pod for pod in observed.pods if pod.name in targets]
-        answers = await asyncio.gather(*(self._set_one(pod, targets[pod.name]) for pod in pods))
+        pods = [pod for pod in observed.pods if pod.name in looked.targets]
+        answers = await asyncio.gather(*(self._set_one(pod, looked, now_s) for pod in pods))
         return {pod.name: trouble for pod, trouble in zip(pods, answers, strict=True) if trouble is not None}
 
-    async def _set_one(self, pod: PodObservation, target: Target) -> str | None:
+    async def _set_one(self, pod: PodObservation, looked: Looked, now_s: float) -> str | None:
+        start, target = EngineStart(uid=pod.uid, restarts=pod.restarts), looked.targets[pod.name]
         async with self._slots:
-            trouble = await self._setter.bring(_engine(pod), EngineStart(uid=pod.uid, restarts=pod.restarts), target)
+            trouble = await self._setter.bring(_engine(pod), start, target, looked.reported[pod.name], now_s)
         if trouble is not None:
             logger.warning("%s: its configuration was not changed: %s", pod.name, trouble)
         return trouble

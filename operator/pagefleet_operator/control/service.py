@@ -13,6 +13,7 @@ from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.control.numbers import measure
 from pagefleet_operator.control.pace import look_again_after
 from pagefleet_operator.control.routes import RoutesOutlook, look_at_routes, reset_routes, restore_routes
+from pagefleet_operator.control.setter import Reported
 from pagefleet_operator.control.targets import Target
 from pagefleet_operator.control.view import ControlView, PodView, desired_replicas
 from pagefleet_operator.manifests.runtime import route_configs
@@ -66,6 +67,7 @@ class Looked:
 
     state: ServiceState
     targets: Mapping[str, Target]  # by pod
+    reported: Mapping[str, Reported]  # by pod, what its engine has now
     again_after_s: float | None  # when to look again, where the usual pace is too slow
 
 
@@ -129,6 +131,7 @@ def step(
     return Looked(
         state=after,
         targets=_targets(observed, spec, outlook, routes),
+        reported={name: _reported(window, now.monotonic) for name, window in windows.items()},
         again_after_s=look_again_after(routes.memories, windows.values(), settings),
     )
 
@@ -226,6 +229,17 @@ def _pod_view(window: PodWindow, now_s: float, unset: str | None) -> PodView:
         in_flight=sum(known) if len(known) == len(parts) else None,
         trouble=window.failed.why if window.failed else None,
         unset=unset,
+    )
+
+
+def _reported(window: PodWindow, now_s: float) -> Reported:
+    """Of this very look: an older one says nothing about a change made since."""
+    if window.failed is not None:
+        return Reported()
+    cap, length = _gauge(window, Metric.CAP, now_s), _gauge(window, Metric.MAX_MODEL_LEN, now_s)
+    return Reported(
+        cap=None if cap is None else int(cap),
+        max_model_len=None if length is None else int(length),
     )
 
 

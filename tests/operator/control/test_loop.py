@@ -115,6 +115,38 @@ async def test_an_engine_that_was_restarted_gets_its_cap_again(world):
     assert only(world.engines).config.cap == 15
 
 
+async def cut_to_15(world):
+    await world.make(engine=ENGINE, routes=[TOOLS])
+    await world.pass_time(10)
+    world.numbers = {"running": 20, "usage": 0.99, "swaps": 3, "preemptions": 3}
+    await world.look()
+    world.numbers = {"running": 5, "usage": 0.3, "swaps": 3, "preemptions": 3}
+    await world.pass_time(10)
+    assert only(world.engines).config.cap == 15
+
+
+def meddle(world, **values):
+    """Somebody else changes the engine."""
+    engine = only(world.engines)
+    engine.config = engine.config.model_copy(update={"generation": engine.config.generation + 1} | values)
+
+
+async def test_a_cap_that_somebody_else_moved_is_applied_again_in_the_next_look(world):
+    await cut_to_15(world)
+    meddle(world, cap=30)
+    await world.look()
+    assert only(world.engines).config.cap == 15
+
+
+async def test_routes_that_somebody_else_moved_are_applied_again_within_a_minute(world):
+    await cut_to_15(world)
+    before = only(world.engines).config.routes
+    moved = (before[0], before[1].model_copy(update={"precision": Precision.BF16}))
+    meddle(world, routes=moved)
+    await world.pass_time(65)
+    assert only(world.engines).config.routes == before
+
+
 async def test_an_engine_that_does_not_answer_holds_and_is_told(world):
     await world.make(**SCALED)
     await world.pass_time(10)

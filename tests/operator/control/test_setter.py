@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from pagefleet_engine.contract.control import RuntimeChange
-from pagefleet_operator.control.setter import Setter
+from pagefleet_operator.control.setter import Reported, Setter
 from pagefleet_operator.control.targets import Target
 from pagefleet_operator.engines import EnginePod
 from pagefleet_operator.errors import EngineUnreachableError
@@ -13,6 +13,7 @@ from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.remedies.window import EngineStart
 
 POD = EnginePod(name="smollm2-0", uid="uid-1", ip="10.0.0.1")
+UNSEEN = Reported()
 FIRST = EngineStart(uid="uid-1", restarts=0)
 SECOND = EngineStart(uid="uid-1", restarts=1)
 
@@ -26,7 +27,14 @@ def engines():
 
 @pytest.fixture
 def setter(engines):
-    return Setter(engines=engines, metrics=OperatorMetrics(CollectorRegistry()))
+    return OneSetter(engines=engines, metrics=OperatorMetrics(CollectorRegistry()))
+
+
+class OneSetter(Setter):
+    """As the loop uses it, at the same moment unless a test says otherwise."""
+
+    async def bring(self, pod, start, target, reported=UNSEEN, now_s=0.0):
+        return await super().bring(pod, start, target, reported, now_s)
 
 
 async def test_an_engine_is_read_once_and_asked_only_for_what_differs(setter, engines):
@@ -52,6 +60,32 @@ async def test_after_somebody_elses_change_it_is_read_and_set_at_the_next_look(s
     assert await setter.bring(POD, FIRST, Target(cap=20)) == "pod smollm2-0: the configuration is at 3"
     assert await setter.bring(POD, FIRST, Target(cap=20)) is None
     assert engines.engines["uid-1"].config.cap == 20
+
+
+DRIFTS = {
+    "another cap is reported": (Reported(cap=30, max_model_len=4096), 5.0),
+    "another length is reported": (Reported(cap=24, max_model_len=512), 5.0),
+    "a minute has passed": (Reported(cap=24, max_model_len=4096), 60.0),
+}
+
+
+@pytest.mark.parametrize(("reported", "now_s"), DRIFTS.values(), ids=DRIFTS.keys())
+async def test_what_somebody_else_changed_is_set_again(setter, engines, reported, now_s):
+    target = Target(cap=24, max_model_len=4096)
+    await setter.bring(POD, FIRST, target)
+    await engines.change_config(POD, RuntimeChange(expected_generation=2, cap=30, max_model_len=512))
+    assert await setter.bring(POD, FIRST, target, reported, now_s) is None
+    config = engines.engines["uid-1"].config
+    assert (config.cap, config.max_model_len) == (24, 4096)
+    assert setter.metrics.registry.get_sample_value("pagefleet_operator_engine_drifts_total") == 1
+
+
+async def test_an_engine_that_reports_what_it_was_set_to_is_not_read_again(setter, engines):
+    await setter.bring(POD, FIRST, Target(cap=24))
+    engines.calls.clear()
+    for now_s, reported in ((5.0, Reported(cap=24, max_model_len=4096)), (59.0, Reported())):
+        await setter.bring(POD, FIRST, Target(cap=24), reported, now_s)
+    assert engines.calls == []
 
 
 async def test_what_an_engine_refuses_is_told(setter, engines):
