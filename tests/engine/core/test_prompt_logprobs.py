@@ -24,6 +24,7 @@ from pagefleet_engine.testing import (
 DECODER = tiny_decoder()
 PAGED = Backend(attention=Attention.REFERENCE, is_paged=True)
 NUM_TOP = 3
+TOLERANCE = 2e-5
 
 
 def text_of(seed, length):
@@ -59,23 +60,32 @@ def scores_of(outputs):
     return list(outputs[0].prompt_logprobs.entries())
 
 
-def expected(prompt, num_top=NUM_TOP, logits=None):
-    """(token, log probability, rank, most likely tokens) of every prompt token but the first, from a whole forward."""
+def expected(prompt, num_top=NUM_TOP, logits=None, tolerance=TOLERANCE):
+    """(token, log probability, ranks, most likely tokens) of every prompt token but the first, from a whole forward.
+
+    Ranks are several only where tokens are as likely as the tolerance can tell.
+    """
     logprobs = (naive_logits(DECODER, prompt) if logits is None else logits).double().log_softmax(-1)
     want = []
-    for row, token in zip(logprobs, prompt[1:], strict=False):
-        order = sorted(range(len(row)), key=lambda token_id, row=row: -row[token_id])
-        top = [(token_id, float(row[token_id])) for token_id in order[:num_top]]
-        want.append((token, float(row[token]), order.index(token) + 1, top))
+    for row, order, token in zip(logprobs, logprobs.argsort(descending=True).tolist(), prompt[1:], strict=False):
+        own = float(row[token])
+        ranks = range(1 + int((row > own + 2 * tolerance).sum()), 1 + int((row >= own - 2 * tolerance).sum()))
+        want.append((token, own, ranks, [(token_id, float(row[token_id])) for token_id in order[:num_top]]))
     return want
 
 
-def assert_equal(entries, want):
-    assert [(entry.token_id, entry.rank) for entry in entries] == [(token, rank) for token, _, rank, _ in want]
-    assert [entry.logprob for entry in entries] == pytest.approx([logprob for _, logprob, _, _ in want], abs=2e-5)
-    for entry, (_, _, _, top) in zip(entries, want, strict=True):
-        assert [token for token, _ in entry.top] == [token for token, _ in top]
-        assert [logprob for _, logprob in entry.top] == pytest.approx([logprob for _, logprob in top], abs=2e-5)
+def assert_equal(entries, want, tolerance=TOLERANCE):
+    assert [entry.token_id for entry in entries] == [token for token, _, _, _ in want]
+    assert [entry.logprob for entry in entries] == pytest.approx([logprob for _, logprob, _, _ in want], abs=tolerance)
+    for entry, (_, _, ranks, top) in zip(entries, want, strict=True):
+        assert entry.rank in ranks
+        assert [logprob for _, logprob in entry.top] == pytest.approx([logprob for _, logprob in top], abs=tolerance)
+        if tolerance == TOLERANCE:
+            assert [token for token, _ in entry.top] == [token for token, _ in top]
+
+
+def test_the_tolerance_leaves_hardly_any_doubt():
+    assert sum(len(ranks) for _, _, ranks, _ in expected(PROMPT)) <= len(PROMPT) + 5
 
 
 @pytest.mark.parametrize("budget", [16, 48, 512])
@@ -88,8 +98,9 @@ def test_they_are_those_of_a_whole_forward_pass(budget, length):
     assert sum(len(output.token_ids) for output in outputs) == 4
 
 
-@pytest.mark.parametrize("budget", [16, 48, 512])
+@pytest.mark.parametrize("budget", [2, 16, 48, 512])
 def test_paged_steps_and_their_graphs_give_the_same(budget):
+    """A budget of 2 computes prompts one token at a time, as decodes: such steps run as graphs."""
     core = tiny_core(
         decoder=DECODER, max_num_batched_tokens=budget, backend=PAGED, capture=RunAgain(), raw_dtype=torch.bfloat16
     )
@@ -99,9 +110,10 @@ def test_paged_steps_and_their_graphs_give_the_same(budget):
     ask(core, "b", PROMPT[:65])
     outputs = run(core)
     groups = sealed_groups(Precision.BF16, len(PROMPT))
-    want = expected(PROMPT, logits=naive_sealed_logits(DECODER, PROMPT, groups))
-    assert_equal(scores_of(outputs["a"]), want)
-    assert_equal(scores_of(outputs["b"]), want[:64])
+    # a key that is computed alone may round to another bf16 than one of a chunk
+    want = expected(PROMPT, logits=naive_sealed_logits(DECODER, PROMPT, groups), tolerance=1e-3)
+    assert_equal(scores_of(outputs["a"]), want, tolerance=1e-3)
+    assert_equal(scores_of(outputs["b"]), want[:64], tolerance=1e-3)
 
 
 def test_logits_come_in_slices(monkeypatch):

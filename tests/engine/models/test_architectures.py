@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from pagefleet_engine.errors import StartupError
-from pagefleet_engine.testing import naive_logits
+from pagefleet_engine.request import Request, SamplingParams
+from pagefleet_engine.testing import naive_logits, tiny_core
 from pagefleet_engine.text.hf_tokenizer import load_hf_tokenizer
 from pagefleet_engine.weights.hf_config import read_hf_config
 from pagefleet_engine.weights.loader import load_decoder, open_checkpoint
@@ -63,6 +64,25 @@ def test_logits_are_those_of_transformers(tmp_path, kind, settings):
     with torch.inference_mode():
         want = model(torch.tensor([tokens])).logits[0]
     torch.testing.assert_close(naive_logits(decoder, tokens), want, rtol=1e-4, atol=1e-3)
+
+
+def test_prompts_score_as_in_transformers(tmp_path):
+    model = saved_model(tmp_path, *MODELS["qwen2 with biases"])
+    decoder = load_decoder(
+        open_checkpoint(str(tmp_path)), dtype=torch.float32, device=torch.device("cpu"), num_positions=512
+    )
+    tokens = [(7 * i * i + 3 * i + 5) % 120 for i in range(150)]
+    with torch.inference_mode():
+        logprobs = model(torch.tensor([tokens])).logits[0].log_softmax(-1)[:-1]
+    core = tiny_core(decoder=decoder, max_num_batched_tokens=48)
+    core.add(Request(request_id="a", prompt_token_ids=tokens, sampling=SamplingParams(max_tokens=0, prompt_logprobs=1)))
+    outputs = []
+    while core.has_work:
+        outputs += core.step()
+    [(_, output)] = outputs
+    want = [float(row[token]) for row, token in zip(logprobs, tokens[1:], strict=True)]
+    assert list(output.prompt_logprobs.logprobs) == pytest.approx(want, abs=1e-3)
+    assert list(output.prompt_logprobs.top_ids) == logprobs.argmax(-1).tolist()
 
 
 CONFIG = {
