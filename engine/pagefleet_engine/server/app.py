@@ -15,7 +15,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from pagefleet_engine.contract.paths import HEALTH, METRICS, READY
-from pagefleet_engine.server import endpoints
+from pagefleet_engine.server import endpoints, token_endpoints
 from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.body import ClientGone
 from pagefleet_engine.server.errors import ApiError, ErrorAnswer, internal, invalid
@@ -43,8 +43,8 @@ def create_app(service: Service, *, api_keys: ApiKeys | None = None) -> ASGIApp:
     for path, endpoint, body, kinds in (
         ("/v1/chat/completions", endpoints.chat, ChatBody, _JSON_OR_EVENTS),
         ("/v1/completions", endpoints.completions, CompletionBody, _JSON_OR_EVENTS),
-        ("/tokenize", endpoints.tokenize, TokenizeBody, _JSON),
-        ("/detokenize", endpoints.detokenize, DetokenizeBody, _JSON),
+        ("/tokenize", token_endpoints.tokenize, TokenizeBody, _JSON),
+        ("/detokenize", token_endpoints.detokenize, DetokenizeBody, _JSON),
     ):
         _add_post(app, service, path, endpoint, body, kinds)
     return Guard(
