@@ -1,7 +1,8 @@
 """`POST /alerts` on a port of its own, for Alertmanager: authenticated, bounded, rate-limited.
 
 The token is re-read from its file at every request, so a rotated Secret counts at once. Nothing of a request is
-trusted beyond what `alerts` reads out of it.
+trusted beyond what `alerts` reads out of it. Requests without the token have a bucket of their own: they cannot use up
+what whoever has it may send.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES: Final = 1 << 20
 REQUESTS_PER_S: Final = 5.0
 BURST: Final = 20.0
+MIN_TOKEN_BYTES: Final = 16
 
 
 @dataclass(slots=True)
@@ -53,13 +55,16 @@ class AlertServer:
     metrics: OperatorMetrics
     monotonic: Callable[[], float]
     _bucket: Bucket = field(default_factory=Bucket)
+    _strangers: Bucket = field(default_factory=Bucket)
 
     async def receive(self, request: web.Request) -> web.Response:
         """200 with how many services were woken; 400, 401 or 429 with one line."""
-        if not self._is_authorised(request):
-            return self._refuse(401, "a bearer token is needed: the one in --alert-token-file")
-        if not self._bucket.take(self.monotonic()):
+        is_authorised = self._is_authorised(request)
+        bucket = self._bucket if is_authorised else self._strangers
+        if not bucket.take(self.monotonic()):
             return self._refuse(429, "too many notifications: group alerts in Alertmanager")
+        if not is_authorised:
+            return self._refuse(401, "a bearer token is needed: the one in --alert-token-file")
         try:
             alerts = parse_notification(await request.read())
         except AlertError as error:
@@ -74,18 +79,31 @@ class AlertServer:
 
     def _is_authorised(self, request: web.Request) -> bool:
         try:
-            token = self.token_file.read_bytes().strip()
-        except OSError as error:
-            logger.warning("--alert-token-file: %s", error)
+            token = read_token(self.token_file)
+        except ValueError as error:
+            logger.warning("%s", error)
             return False
         kind, _, given = request.headers.get("Authorization", "").partition(" ")
         matches = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), token)
-        return bool(token) and kind.lower() == "bearer" and matches
+        return kind.lower() == "bearer" and matches
 
     def _refuse(self, status: int, message: str) -> web.Response:
         self.metrics.alerts.labels(result="refused").inc()
         headers = {"Retry-After": "10"} if status == 429 else {}
         return web.json_response({"error": message}, status=status, headers=headers)
+
+
+def read_token(file: Path) -> bytes:
+    """The token in the file. Raises `ValueError`, in one line, when there is none or one that could be guessed."""
+    try:
+        token = file.read_bytes().strip()
+    except OSError as error:
+        raise ValueError(f"--alert-token-file {file}: {error.strerror}: name a file with the token in it") from None
+    if len(token) < MIN_TOKEN_BYTES:
+        raise ValueError(
+            f"--alert-token-file {file}: the token has {len(token)} bytes: use {MIN_TOKEN_BYTES} random bytes or more"
+        )
+    return token
 
 
 async def serve_alerts(server: AlertServer, port: int) -> web.AppRunner:

@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from pagefleet_operator.alert_server import read_token
 from pagefleet_operator.errors import OperatorError
 from pagefleet_operator.logs import configure_logging
 from pagefleet_operator.process import run
@@ -21,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0 after a signal, 1 when the lease is lost or the process cannot go on, 2 for bad flags."""
     try:
         settings = parse_settings(sys.argv[1:] if argv is None else argv, os.environ)
+        if settings.alert_token_file is not None:
+            read_token(Path(settings.alert_token_file))
     except ValueError as error:
         print(f"pagefleet-operator: {error}", file=sys.stderr)
         return 2

@@ -114,12 +114,14 @@ class ControlLoop:
         now = Moment(self.monotonic(), self.clock())
         foreign = await self.autoscalers.find(key, now.monotonic) if spec.autoscaling is not None else None
         unset = self._unset.get(key, {})
-        hints = Hints(alert=self.alerts.take(key), foreign_autoscaler=foreign, unset=unset)
+        hints = Hints(alert=self.alerts.wish(key, now.monotonic), foreign_autoscaler=foreign, unset=unset)
         state = self._states.get(key)
         if state is None or state.uid != observed.owner.uid:
             state = begin(observed, spec, now)
         looked = step(state, observed, spec, scrapes, now, self.settings, hints)
         self._states[key] = looked.state
+        if looked.alert_followed:
+            self.alerts.fulfil(key, now.monotonic)
         if looked.again_after_s is not None:
             self._again[key] = now.monotonic + looked.again_after_s
         self._tell(key, state, looked.state)

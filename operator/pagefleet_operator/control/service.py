@@ -56,7 +56,7 @@ class ServiceState:
 class Hints:
     """What others have to say."""
 
-    alert: str | None = None
+    alert: str | None = None  # asks for one replica more
     foreign_autoscaler: str | None = None
     unset: Mapping[str, str] = field(default_factory=dict)  # pod -> why it could not be set after the last look
 
@@ -69,6 +69,7 @@ class Looked:
     targets: Mapping[str, Target]  # by pod
     reported: Mapping[str, Reported]  # by pod, what its engine has now
     again_after_s: float | None  # when to look again, where the usual pace is too slow
+    alert_followed: bool = False  # a step up was made while an alert asked for one
 
 
 def begin(observed: Observation, spec: LLMServiceSpec, now: Moment) -> ServiceState:
@@ -133,7 +134,12 @@ def step(
         targets=_targets(observed, spec, outlook, routes),
         reported={name: _reported(window, now.monotonic) for name, window in windows.items()},
         again_after_s=look_again_after(routes.memories, windows.values(), settings),
+        alert_followed=hints.alert is not None and any(map(_adds_replicas, outlook.decisions)),
     )
+
+
+def _adds_replicas(decision: Decision) -> bool:
+    return decision.remedy is Remedy.SCALE and int(decision.to) > int(decision.from_)
 
 
 def _routes_of(state: ServiceState, spec: LLMServiceSpec) -> Mapping[str, RouteMemory]:

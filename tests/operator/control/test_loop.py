@@ -7,12 +7,14 @@ from datetime import timedelta
 
 import pytest
 
+from pagefleet_engine.contract.control import RuntimeStart
 from pagefleet_engine.contract.precision import Precision
+from pagefleet_operator.alerts import Alert
 from pagefleet_operator.errors import EngineUnreachableError, UnreachableError
 from pagefleet_operator.fake_engines import FakeEngines
 from pagefleet_operator.labels import RUNTIME_CONFIG, Key
 from pagefleet_operator.remedies.settings import LoopSettings
-from pagefleet_operator.resources import AUTOSCALER, LLM_SERVICE
+from pagefleet_operator.resources import AUTOSCALER, LLM_SERVICE, POD
 from pagefleet_operator.testing import KEY
 from tests.operator.control.world import World
 
@@ -99,6 +101,45 @@ async def test_after_a_restart_of_the_operator_the_caps_and_decisions_are_known(
     assert after["decisions"] == before["decisions"]
     assert after["tuning"] == before["tuning"]
     assert only(world.engines).config.cap == 15
+
+
+async def test_an_engine_that_was_restarted_while_the_operator_was_away_gets_its_cap_again(world):
+    await cut_to_15(world)
+    world.start_operator()
+    world.restart_engine(routes=only(world.engines).config.routes)
+    await world.settle()
+    assert (await world.status())["pods"][0]["maxNumSeqs"] == 15, "reconciles before the first look keep it"
+    await world.pass_time(10)
+    assert only(world.engines).config.cap == 15
+    assert (await world.status())["pods"][0]["restarts"] == 1
+
+
+async def test_an_engine_that_crashed_before_and_came_back_after_the_operator_did_gets_its_cap_again(world):
+    await cut_to_15(world)
+    world.restart_engine(routes=only(world.engines).config.routes)
+    [raw] = world.pods()
+    raw["status"]["conditions"][1]["status"] = "False"
+    await world.reconciler(KEY)
+    await world.loop.look_at([KEY])
+    await world.reconciler(KEY)
+    assert (await world.status())["pods"][0]["maxNumSeqs"] == 15, "it is not measured now"
+    world.start_operator()
+    await world.settle()
+    await world.pass_time(10)
+    assert only(world.engines).config.cap == 15
+
+
+async def test_a_pod_that_is_made_before_the_first_look_starts_with_what_was_decided(world):
+    await in_fallback(world)
+    world.numbers = {"running": 20, "usage": 0.99, "swaps": 3, "preemptions": 3}
+    await world.look()
+    await world.look()
+    world.start_operator()
+    [old] = world.pods()
+    await world.cluster.delete(POD, old["metadata"]["namespace"], old["metadata"]["name"], uid=old["metadata"]["uid"])
+    await world.reconciler(KEY)
+    start = RuntimeStart.model_validate_json(world.pods()[-1]["metadata"]["annotations"][RUNTIME_CONFIG])
+    assert (start.cap, start.routes[1].precision, start.routes[1].control_share) == (15, Precision.BF16, 0.0)
 
 
 async def test_an_engine_that_was_restarted_gets_its_cap_again(world):
@@ -249,14 +290,33 @@ async def test_what_is_gone_is_forgotten(world):
     assert world.fleets.views == {}
 
 
+def fire(world, identity="f1", **labels):
+    alert = Alert(name="QueueLong", service=KEY, identity=identity, wants_replica=True, **labels)
+    return world.alerts.hear(alert, world.fleets.observations, world.seconds())
+
+
 async def test_an_alert_adds_one_replica_within_the_bounds(world):
     await world.make(**SCALED)
     await world.pass_time(120)
-    world.alerts._replicas[KEY] = "QueueLong"
+    fire(world)
     await world.look()
     assert (await world.status())["desiredReplicas"] == 2
     assert ("Scale", "AlertFired") in await world.reasons()
-    world.cluster.now += timedelta(seconds=1)
+    fire(world)
+    await world.pass_time(120)
+    assert (await world.status())["desiredReplicas"] == 2
+
+
+async def test_an_alert_that_meets_a_starting_pod_gets_its_replica_later(world):
+    await world.make(**SCALED)
+    await world.pass_time(120)
+    fire(world)
+    await world.look()
+    fire(world, "f2")
+    await world.look()
+    assert (await world.status())["desiredReplicas"] == 2
+    await world.pass_time(120)
+    assert (await world.status())["desiredReplicas"] == 3
 
 
 def test_the_pace_changes_times_and_nothing_else():
