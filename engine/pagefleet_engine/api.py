@@ -42,6 +42,8 @@ class TokenOutput:
     """Prompt tokens that the prefix cache held."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One per token in `token_ids`; None when the request asked for none."""
+    stop_token_id: int | None = None
+    """The end-of-sequence or stop token that ended the request, which is not among `token_ids`."""
     stop_logprobs: TokenLogprobs | None = None
     """Those of the stop token that ended the request, which is not among `token_ids`."""
     prompt_logprobs: PromptLogprobs | None = None

@@ -190,7 +190,7 @@ class EngineCore:
         prompt_logprobs = None if reason is FinishReason.ERROR else scored
         output = _output(request, update.new_token_ids, reason, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
         if result is not None and update.stop_token_id is not None:
-            output = replace(output, stop_logprobs=result.logprobs)
+            output = replace(output, stop_token_id=update.stop_token_id, stop_logprobs=result.logprobs)
         if result is not None and result.error is not None:
             output = replace(output, error=result.error, is_client_error=result.is_client_error)
         return Emission(update.request_id, output)

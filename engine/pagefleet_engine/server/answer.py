@@ -29,8 +29,8 @@ class Delta:
     prompt_logprobs: PromptLogprobs | None = None
     """Those of the prompt, with the first delta alone."""
     finish_reason: FinishReason | None = None
-    stop_reason: str | None = None
-    """The stop string that ended the answer."""
+    stop_reason: str | int | None = None
+    """The stop string, or the one of the client's stop tokens, that ended the answer."""
     tool_calls: tuple[CallPiece, ...] = ()
     has_called: bool = False
     """The answer has called a tool, now or before."""
@@ -51,6 +51,7 @@ class Answer:
         self._index = choice.index
         self._is_leader = choice.index == choice.leader
         self._min_tokens = choice.sampling.min_tokens
+        self._stop_token_ids = frozenset(choice.sampling.stop_token_ids)
         self._detokenizer = detokenizer
         self._stops = StopStrings(choice.sampling.stop, include=include_stop)
         self._num_tokens = 0
@@ -74,13 +75,17 @@ class Answer:
             stop_logprobs=output.stop_logprobs,
             prompt_logprobs=output.prompt_logprobs,
             finish_reason=reason,
-            stop_reason=cut.matched,
+            stop_reason=cut.matched if cut.matched is not None else self._stop_token(output),
             num_cached_tokens=output.num_cached_tokens if self._is_leader else 0,
         )
 
     def _cut(self, text: str) -> Cut:
         """Stop strings do not count before `min_tokens`, as stop tokens do not."""
         return Cut(text, None) if self._num_tokens < self._min_tokens else self._stops.push(text)
+
+    def _stop_token(self, output: TokenOutput) -> int | None:
+        """The model's own end of a sequence is no reason that a client needs to hear."""
+        return output.stop_token_id if output.stop_token_id in self._stop_token_ids else None
 
     def _take_logprobs(self, *, release: bool) -> tuple[TokenLogprobs, ...]:
         if not release:

@@ -126,8 +126,8 @@ def check_scheduling(body: GenerationBody, limits: Limits) -> None:
 def _check_counts(body: GenerationBody, limits: Limits) -> None:
     for name in ("n", "best_of"):
         count = getattr(body, name)
-        if count is not None and count > limits.n:
-            raise invalid(f"{name}: {count} choices; at most {limits.n} are served", param=name)
+        if count is not None and not 1 <= count <= limits.n:
+            raise invalid(f"{name}: {count}: must be 1 to {limits.n}", param=name)
     if body.stream and (body.best_of or 1) > (body.n or 1):
         raise invalid("best_of: the best are known at the end only: not with stream", param="best_of")
 

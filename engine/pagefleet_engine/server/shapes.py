@@ -46,7 +46,7 @@ class Whole:
     stop_logprobs: TokenLogprobs | None = None
     prompt_logprobs: PromptLogprobs | None = None
     finish_reason: FinishReason | None = None
-    stop_reason: str | None = None
+    stop_reason: str | int | None = None
     calls: list[Json] = field(default_factory=list)
     """As `tool_calls` of a message."""
 
@@ -121,7 +121,7 @@ class ChatShape:
         delta: Json,
         logprobs: Json | None = None,
         finish_reason: str | None = None,
-        stop_reason: str | None = None,
+        stop_reason: str | int | None = None,
     ) -> Json:
         choice: Json = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         if stop_reason is not None:
@@ -192,7 +192,7 @@ class CompletionShape:
         text: str,
         logprobs: Json | None = None,
         finish_reason: FinishReason | None = None,
-        stop_reason: str | None = None,
+        stop_reason: str | int | None = None,
     ) -> Json:
         choice: Json = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
         if stop_reason is not None:

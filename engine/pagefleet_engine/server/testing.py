@@ -146,6 +146,9 @@ class FakeEngine:
                 stop = None if params.logprobs is None else _logprobs(token, params.logprobs)
                 yield replace(self._output(prompt_ids, (), FinishReason.STOP), stop_logprobs=stop)
                 return
+            if token in params.stop_token_ids:
+                yield replace(self._output(prompt_ids, (), FinishReason.STOP), stop_token_id=token)
+                return
             reason = FinishReason.LENGTH if sent == params.max_tokens else None
             yield self._output(prompt_ids, (token,), reason, params)
             if reason is not None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import httpx
+import pytest
 
 from pagefleet_engine.server.testing import FakeEngine, echo_prompt, running_server
+from tests.engine.server.scripted import scripted
 
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 PROMPT_TOKENS = len("user: hi\nassistant: ")
@@ -83,6 +85,29 @@ async def test_a_stop_string_never_shows_in_a_stream(client):
         "finish_reason": "stop",
         "stop_reason": "o, w",
     }
+
+
+STOP_TOKENS = {
+    "one of the client's": ({"stop_token_ids": [ord("o")]}, "Hell", ord("o")),
+    "the end of the sequence": ({"stop_token_ids": [ord("z")]}, "Hello", None),
+    "a stop string that comes first": ({"stop_token_ids": [ord("o")], "stop": "el"}, "H", "el"),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_the_stop_token_that_ended_an_answer_is_told(stream):
+    async with scripted() as running:
+        found = {}
+        for sentence, (fields, _, _) in STOP_TOKENS.items():
+            reply = await running.say("Hello", stream=stream, **fields)
+            if stream:
+                choices = [event["choices"][0] for event in events(reply.text)]
+                text = "".join(choice["delta"].get("content", "") for choice in choices)
+                found[sentence] = (text, choices[-1].get("stop_reason"))
+            else:
+                [choice] = reply.json()["choices"]
+                found[sentence] = (choice["message"]["content"], choice["stop_reason"])
+    assert found == {sentence: (text, reason) for sentence, (_, text, reason) in STOP_TOKENS.items()}
 
 
 async def test_log_probabilities(client):

@@ -144,11 +144,11 @@ ROWS = {
         "min_tokens 3 is above max_tokens 2", param="min_tokens", min_tokens=3, max_tokens=2
     ),
     "seed 2^63": plain(f"seed is {2**63}: must be -9.22337203685e+18 to 9.22337203685e+18", param="seed", seed=2**63),
-    "CVE-2026-34756: n too large": plain("n: 5 choices; at most 4 are served", param="n", n=5),
+    "CVE-2026-34756: n too large": plain("n: 5: must be 1 to 4", param="n", n=5),
     "CVE-2026-34756: n times prompts too large": plain(
         "n: 2 choices for 4 prompts; at most 6 in all", param="n", n=2, prompt=["a"] * 4
     ),
-    "n 0": plain("n is 0: must be 1 to 128", param="n", n=0),
+    "n 0": plain("n: 0: must be 1 to 4", param="n", n=0),
     # stop
     "an empty stop string": plain("stop: each string must have 1 to 8 characters", param="stop", stop=""),
     "a long stop string": plain("stop: each string must have 1 to 8 characters", param="stop", stop=["x" * 9]),
@@ -208,14 +208,12 @@ ROWS = {
     "CVE-2025-62426: chat_template_kwargs": unsupported("chat_template_kwargs", {"chat_template": "x"}),
     "CVE-2025-61620: chat_template": unsupported("chat_template", "{{ 7 * 7 }}"),
     "CVE-2025-62164: prompt_embeds": unsupported("prompt_embeds", "AAAA"),
-    "CVE-2024-8939: best_of": plain(
-        "best_of: 2147483648 choices; at most 4 are served", param="best_of", best_of=2**31
-    ),
+    "CVE-2024-8939: best_of": plain("best_of: 2147483648: must be 1 to 4", param="best_of", best_of=2**31),
     "CVE-2026-105756: a long cache_salt": plain(
         "cache_salt: must have 1 to 256 characters", param="cache_salt", cache_salt="é" * 257
     ),
     "an empty cache_salt": plain("cache_salt: must have 1 to 256 characters", param="cache_salt", cache_salt=""),
-    "best_of 0": plain("best_of is 0: must be 1 to 128", param="best_of", best_of=0),
+    "best_of 0": plain("best_of: 0: must be 1 to 4", param="best_of", best_of=0),
     "best_of below n": plain("best_of 2 is below n 3", param="best_of", best_of=2, n=3),
     "best_of in a stream": plain(
         "best_of: the best are known at the end only: not with stream", param="best_of", best_of=2, stream=True

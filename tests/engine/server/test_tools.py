@@ -127,6 +127,13 @@ async def test_calls_and_results_of_the_dialogue_become_text():
     )
 
 
+async def test_a_call_without_arguments_is_one_with_none():
+    call = {"id": "call_1", "type": "function", "function": {"name": "time", "arguments": ""}}
+    asked = [{"role": "user", "content": "Time?"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    empty = '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
+    assert await prompt_of(asked) == f"user: Time?\nassistant: {empty}\nassistant: "
+
+
 TOKENISED = {
     "no tools": {},
     "tools": {"tools": [WEATHER, TIME]},
