@@ -9,9 +9,9 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.models.llama import Decoder, DecoderLayer
 from pagefleet_engine.request import Request, SamplingParams
 from pagefleet_engine.runtime.backend import Attention, Backend
-from pagefleet_engine.runtime.cuda import device_parts
+from pagefleet_engine.runtime.cuda import GraphCapture, device_parts
 from pagefleet_engine.runtime.graphs import Capture, RunAgain
 from pagefleet_engine.runtime.kv_cache import KvCache, frame_layout
 from pagefleet_engine.runtime.runner import ModelRunner
@@ -32,6 +32,7 @@ from pagefleet_engine.runtime.sampler import Sampled, Sampler
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.output import ScheduleOutput
 from pagefleet_engine.scheduling.scheduler import Scheduler
+from pagefleet_kernels.bench.case import Case
 
 LLAMA_8B = ModelConfig(
     architecture="llama",
@@ -73,15 +74,16 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What the parts share."""
+    """What the cores of a case share."""
 
     decoder: Decoder
     backend: Backend
     capture: Callable[[], Capture]
-    """A fresh one for each core."""
+    """A fresh one for each core: a pool of graphs must not outlive the graphs that were captured into it."""
     num_frames: int
+    num_seqs: int
     budget: int
-    loads: tuple[Load, ...]
+    """Tokens of one step."""
 
 
 @dataclass(slots=True)
@@ -114,32 +116,41 @@ class TimedExecutor:
         """Nothing to end."""
 
 
-def gpu_setup() -> Setup:
-    """Llama-3-8B's shape and a pool of 32 GiB."""
-    backend = Backend(attention=Attention.TRITON, device_type="cuda", device_name="cuda", is_paged=True)
-    parts = device_parts(backend, 0)
-    assert parts.capture is not None
-    capture = parts.capture
-    layout = frame_layout(LLAMA_8B, block_size=16, raw_dtype=torch.bfloat16)
+def loads(small: bool) -> tuple[Load, ...]:
+    """What is measured; on a CPU a few steps."""
+    if small:
+        return (Load(batch=2, prompt=10, answer=4),)
+    return Load(batch=64, prompt=1024, answer=128), Load(batch=1, prompt=1024, answer=128)
+
+
+def backend_of(small: bool) -> Backend:
+    """The GPU's, or on a CPU the kernels' references in the form of a GPU's steps."""
+    if small:
+        return Backend(is_paged=True)
+    return Backend(attention=Attention.TRITON, device_type="cuda", device_name="cuda", is_paged=True)
+
+
+def pool_frames(frame_bytes: int, free: int) -> int:
+    """Frames in 32 GiB, or in 60 % of the device's free bytes where that is less."""
+    return min(32 * 2**30, free * 6 // 10) // frame_bytes
+
+
+@cache
+def setup_of(small: bool, config: ModelConfig) -> Setup:
+    """Weights, made when a process's first case asks for them, and the size of the pool."""
+    backend = backend_of(small)
+    decoder = random_decoder(config, backend.device())
+    num_frames = 40
+    if not small:
+        layout = frame_layout(config, block_size=16, raw_dtype=torch.bfloat16)
+        num_frames = pool_frames(layout.frame_bytes, torch.cuda.mem_get_info()[0])
     return Setup(
-        decoder=random_decoder(LLAMA_8B, backend.device()),
+        decoder=decoder,
         backend=backend,
-        capture=lambda: capture,
-        num_frames=32 * 2**30 // layout.frame_bytes,
-        budget=8192,
-        loads=(Load(batch=64, prompt=1024, answer=128), Load(batch=1, prompt=1024, answer=128)),
-    )
-
-
-def small_setup() -> Setup:
-    """A few steps on a CPU, by the kernels' references."""
-    return Setup(
-        decoder=random_decoder(SMALL, torch.device("cpu")),
-        backend=Backend(is_paged=True),
-        capture=RunAgain,
-        num_frames=40,
-        budget=16,
-        loads=(Load(batch=2, prompt=10, answer=4),),
+        capture=RunAgain if small else GraphCapture,
+        num_frames=num_frames,
+        num_seqs=max(load.batch for load in loads(small)),
+        budget=16 if small else 8192,
     )
 
 
@@ -194,7 +205,7 @@ def make_core(setup: Setup, *, graphs: bool, num_host_frames: int = 0) -> tuple[
     config = SchedulerConfig(
         num_frames=setup.num_frames,
         num_host_frames=num_host_frames,
-        max_num_seqs=max(load.batch for load in setup.loads),
+        max_num_seqs=setup.num_seqs,
         max_num_batched_tokens=setup.budget,
         max_model_len=setup.decoder.config.context_len,
         eos_token_ids=(),
@@ -236,11 +247,9 @@ def drive(core: EngineCore, executor: TimedExecutor, load: Load, precision: Prec
     return Run(prompt_s=prompt_s, decode_s=steps[2:], device_s=executor.device_s[-len(steps) :][2:])
 
 
-def engine_case(setup: Setup, load: Load, precision: Precision) -> dict[str, Any]:
+def engine_case(small: bool, config: ModelConfig, load: Load, precision: Precision) -> dict[str, Any]:
     """Tokens per second of prompts and of answers, with graphs; the whole load runs once before, to compile."""
-    core, executor = make_core(setup, graphs=True)
-    drive(core, executor, load, precision)
-    run = drive(core, executor, load, precision)
+    run = _second_run(setup_of(small, config), load, precision, graphs=True)
     return {
         "precision": str(precision),
         "batch": load.batch,
@@ -251,16 +260,12 @@ def engine_case(setup: Setup, load: Load, precision: Precision) -> dict[str, Any
     }
 
 
-def graphs_case(setup: Setup, load: Load, precision: Precision) -> list[dict[str, Any]]:
+def graphs_case(small: bool, config: ModelConfig, load: Load, precision: Precision) -> list[dict[str, Any]]:
     """A decode step with and without graphs; outside is what is neither kernels nor gaps between replayed ones."""
     found = {}
     for graphs in (True, False):
-        core, executor = make_core(setup, graphs=graphs)
-        drive(core, executor, load, precision)
-        run = drive(core, executor, load, precision)
+        run = _second_run(setup_of(small, config), load, precision, graphs=graphs)
         found[graphs] = statistics.median(run.decode_s), statistics.median(run.device_s)
-        del core, executor
-        gc.collect()
     kernels = found[True][1]
     return [
         {
@@ -275,22 +280,52 @@ def graphs_case(setup: Setup, load: Load, precision: Precision) -> list[dict[str
     ]
 
 
-def measure(report: Any, device: str, parts: Sequence[str]) -> None:
-    """Run the named parts (`all` for both)."""
-    wanted = [part for part in ("engine", "graphs") if "all" in parts or part in parts]
-    if not wanted:
-        return
-    setup = small_setup() if device == "cpu" else gpu_setup()
-    if "engine" in wanted:
-        import check_tokens
+def _second_run(setup: Setup, load: Load, precision: Precision, *, graphs: bool) -> Run:
+    """Drive a load twice on one core; its pool is free again after."""
+    gc.collect()  # the core of the case before, which may be in a cycle
+    core, executor = make_core(setup, graphs=graphs)
+    drive(core, executor, load, precision)
+    return drive(core, executor, load, precision)
 
-        size = check_tokens.Size(prompt=20, answer=12, num_frames=7) if device == "cpu" else check_tokens.BIG
-        report.run("tokens", "all precisions", partial(check_tokens.tokens_case, setup, size))
-    cases = {"engine": engine_case, "graphs": graphs_case}
-    for part in wanted:
-        precisions = (Precision.BF16, Precision.FP8_E4M3)
-        for load in setup.loads:
-            for precision in precisions if part == "engine" else precisions[:1]:
-                name = f"{precision} {load.batch} x {load.prompt}"
-                report.run(part, name, partial(cases[part], setup, load, precision))
-        report.write()
+
+MEASURED = (Precision.BF16, Precision.FP8_E4M3)
+
+
+def engine_cases(small: bool) -> list[Case]:
+    """The part `engine`."""
+    config = SMALL if small else LLAMA_8B
+    return [
+        Case("engine", _name(load, p), partial(engine_case, small, config, load, p), limit_s=90.0)
+        for load in loads(small)
+        for p in MEASURED
+    ]
+
+
+def graphs_cases(small: bool) -> list[Case]:
+    """The part `graphs`."""
+    config, precision = SMALL if small else LLAMA_8B, MEASURED[0]
+    return [
+        Case("graphs", _name(load, precision), partial(graphs_case, small, config, load, precision), limit_s=90.0)
+        for load in loads(small)
+    ]
+
+
+def compile_cases(small: bool) -> list[Case]:
+    """What compiles the engine's kernels of attention: the same heads and layers in a narrow model."""
+    config = replace(SMALL if small else LLAMA_8B, hidden_size=32 if small else 256, intermediate_size=64)
+    load = Load(batch=2, prompt=10, answer=4) if small else Load(batch=8, prompt=1024, answer=4)
+    return [Case("compile", f"engine {p}", partial(warm_case, small, config, load, p), limit_s=120.0) for p in MEASURED]
+
+
+def warm_case(small: bool, config: ModelConfig, load: Load, precision: Precision) -> dict[str, Any]:
+    """Answer a small load once, and say how long that took."""
+    setup = setup_of(small, config)
+    layout = frame_layout(config, block_size=16, raw_dtype=torch.bfloat16)
+    needed = load.batch * ((load.prompt + load.answer) // layout.block_size + 4)
+    core, executor = make_core(replace(setup, num_frames=needed), graphs=True)
+    run = drive(core, executor, load, precision)
+    return {"kernels": f"engine {precision}", "seconds": round(run.prompt_s + sum(run.decode_s), 1)}
+
+
+def _name(load: Load, precision: Precision) -> str:
+    return f"{precision} {load.batch} x {load.prompt}"

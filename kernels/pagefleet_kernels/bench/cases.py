@@ -1,204 +1,199 @@
-"""Which cases are measured, in the order of their worth: a run that is cut short has the important ones."""
+"""Which cases are measured, part by part. The pool that they share is made in the process that runs them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import cache, partial
+from typing import Any
 
 from pagefleet_kernels.bench import decode, flashinfer, model, prefill, transfer
-from pagefleet_kernels.bench.timing import copy_bandwidth
+from pagefleet_kernels.bench.case import Case
+from pagefleet_kernels.bench.pools import bench_of, layout_of
+from pagefleet_kernels.bench.tries import DECODE_TRIES, PREFILL_TRIES
 from pagefleet_kernels.launch import DecodeLaunch, PrefillLaunch
-from pagefleet_kernels.layout import FrameLayout, Precision
+from pagefleet_kernels.layout import Precision
 
 SHOWN = (Precision.BF16, Precision.FP8_E4M3, Precision.INT8, Precision.INT4)
+COMPILE_LIMIT_S = 120.0
+
+DECODE_GRID = (
+    (8, 16384),
+    (8, 65536),
+    (64, 16384),
+    (1, 131072),
+    (1, 16384),
+    (256, 1024),
+    (32, 4096),
+    (1, 1024),
+    (256, 16384),
+)
+"""Batch and tokens; those that the targets speak of first."""
 
 
-DECODE_TRIES = {
-    Precision.BF16: [(4, 4, 3), (4, 4, 5), (4, 2, 4), (8, 4, 4), (2, 1, 5)],
-    Precision.FP8_E4M3: [(4, 4, 3), (4, 4, 5), (2, 4, 5), (2, 2, 4), (4, 2, 4), (2, 1, 4)],
-    Precision.INT8: [(1, 4, 4), (1, 2, 4), (1, 1, 4)],
-    Precision.INT4: [(1, 4, 4), (1, 2, 4), (1, 1, 4)],
-}
-"""Frames per iteration, warps, stages."""
-
-PREFILL_TRIES = [
-    PrefillLaunch(rows=128, frames=8, raw=32, num_warps=8, num_stages=2),
-    PrefillLaunch(rows=128, frames=4, raw=32, num_warps=4, num_stages=3),
-    PrefillLaunch(rows=64, frames=4, raw=32, num_warps=4, num_stages=3),
-    PrefillLaunch(rows=128, frames=2, raw=32, num_warps=8, num_stages=4),
-]
+def measured(measure: Callable[..., Any], device: str, *arguments: Any, **options: Any) -> Any:
+    """Call `measure` with this process's pool."""
+    return measure(bench_of(device), *arguments, **options)
 
 
-class Recorder(Protocol):
-    """The report of `check_gpu.py`."""
-
-    def run(self, section: str, name: str, case: Callable[[], Any]) -> Any: ...
-    def write(self) -> None: ...
+def _case(section: str, name: str, measure: Callable[..., Any], device: str, *arguments: Any, **options: Any) -> Case:
+    return Case(section, name, partial(measured, measure, device, *arguments, **options))
 
 
-def warm_jobs() -> list[tuple[str, Precision, Any]]:
-    """What the measurements compile, so that many processes can compile it at once: arguments of `warm`."""
-    jobs: list[tuple[str, Precision, Any]] = [("prefill", p, n) for n in PREFILL_TRIES for p in SHOWN[:2]]
-    jobs += [("prefill", p, None) for p in SHOWN]
-    for precision, tries in DECODE_TRIES.items():
-        jobs += [("decode", precision, DecodeLaunch(frames=f, num_warps=w, num_stages=s)) for f, w, s in tries]
-    return jobs + [("decode", precision, None) for precision in SHOWN]
-
-
-def warm(kind: str, precision: Precision, launch: Any, device: str) -> float:
-    """Compile one kernel of the measurements by running it on a small pool."""
-    layout = FrameLayout(num_layers=32, num_kv_heads=8, head_dim=128)
-    bench = decode.make_bench(layout, heads=32, pool_bytes=64 * layout.frame_bytes, device=device, copy_bytes_per_s=1.0)
-    if kind == "decode":
-        for splits in (1, 4):
-            decode.decode_case(bench, precision, 2, 300, launch=launch, splits=splits)
-    else:
-        prefill.prefill_case(decode.one_layer(bench), precision, 0, 256, launch=launch)
-    return 0.0
-
-
-def measure(report: Recorder, device: str, parts: Sequence[str]) -> None:
-    """Measure the named parts (`all` for every one)."""
+def decode_cases(device: str) -> Iterator[Case]:
+    """Copy bandwidth, then decode attention: lengths by batches by precisions."""
     small = device == "cpu"
-    copy = copy_bandwidth(device)
-    report.run("bandwidth", "copy", lambda: {"copy_gigabytes_per_s": round(copy / 1e9, 1)})
-    layout = FrameLayout(num_layers=1, num_kv_heads=1, head_dim=16, block_size=8)
-    if not small:
-        layout = FrameLayout(num_layers=32, num_kv_heads=8, head_dim=128)
-    bench = decode.make_bench(
-        layout,
-        heads=4 * layout.num_kv_heads,
-        pool_bytes=64 * layout.frame_bytes if small else 96 * 2**30,
-        device=device,
-        copy_bytes_per_s=copy,
-    )
-    steps: dict[str, Callable[[], None]] = {
-        "tune_decode": lambda: tune_decode(report, bench, small),
-        "decode": lambda: decode_grid(report, bench, small),
-        "prefill": lambda: prefill_cases(report, bench, small),
-        "layouts": lambda: layouts(report, bench, small),
-        "transfer": lambda: transfers(report, bench, small),
-        "model": lambda: models(report, bench, small),
-        "flashinfer": lambda: beside_flashinfer(report, bench, small),
+    yield _case("bandwidth", "copy", bandwidth, device)
+    grid, precisions = (((1, 20),), SHOWN[1:2]) if small else (DECODE_GRID, SHOWN)
+    for (batch, tokens), precision in itertools.product(grid, precisions):
+        yield _case("decode", f"{precision} {batch} x {tokens}", decode.decode_case, device, precision, batch, tokens)
+
+
+def bandwidth(bench: decode.Bench) -> dict[str, Any]:
+    """What all shares are relative to, and how much is measured in."""
+    return {
+        "copy_gigabytes_per_s": round(bench.copy_bytes_per_s / 1e9, 1),
+        "pool_gib": round(bench.pool.numel() / 2**30, 3),
     }
-    for name, step in steps.items():
-        if "all" in parts or name in parts:
-            step()
-            report.write()
 
 
-def decode_grid(report: Recorder, bench: decode.Bench, small: bool) -> None:
-    """Lengths by batches by precisions; the target cases first."""
-    grid = [
-        (8, 16384),
-        (8, 65536),
-        (64, 16384),
-        (1, 131072),
-        (1, 16384),
-        (256, 1024),
-        (32, 4096),
-        (1, 1024),
-        (256, 16384),
-    ]
-    for (batch, tokens), precision in itertools.product([(1, 20)] if small else grid, SHOWN[1:2] if small else SHOWN):
-        case = f"{precision} {batch} x {tokens}"
-        report.run("decode", case, lambda p=precision, b=batch, t=tokens: decode.decode_case(bench, p, b, t))  # type: ignore[misc]
+def tune_cases(device: str) -> Iterator[Case]:
+    """Other launch parameters: decode at 16k tokens, batch 8, by numbers of splits; prefill of a whole prompt."""
+    small = device == "cpu"
+    batch, tokens, numbers = (1, 20, (3,)) if small else (8, 16384, (8, 16, 32))
+    for precision, tries in list(DECODE_TRIES.items())[: 1 if small else None]:
+        for (launch, _), splits in itertools.product(tries[: 1 if small else None], numbers):
+            name = f"{precision} {_of_decode(launch)} splits {splits}"
+            options = {"launch": launch, "splits": splits}
+            yield _case("tune_decode", name, decode.decode_case, device, precision, batch, tokens, **options)
+    for precision, plan in _prefill_launches(small):
+        name = f"{precision} {_of_prefill(plan)}"
+        yield _case("tune_prefill", name, _prefill, device, precision, 0, _whole(small), launch=plan)
 
 
-def tune_decode(report: Recorder, bench: decode.Bench, small: bool) -> None:
-    """Launch parameters at 16k tokens, batch 8, and numbers of splits."""
-    batch, tokens = (1, 20) if small else (8, 16384)
-    for precision, launches in list(DECODE_TRIES.items())[: 1 if small else None]:
-        for frames, warps, stages in launches[:1] if small else launches:
-            launch = DecodeLaunch(frames=frames, num_warps=warps, num_stages=stages)
-            for splits in (3,) if small else (8, 16, 32):
-                report.run(
-                    "tune_decode",
-                    f"{precision} {frames},{warps},{stages} splits {splits}",
-                    lambda p=precision, n=launch, s=splits: decode.decode_case(  # type: ignore[misc]
-                        bench, p, batch, tokens, launch=n, splits=s
-                    ),
-                )
+def _prefill_launches(small: bool) -> list[tuple[Precision, PrefillLaunch]]:
+    found = [(precision, launch) for precision, tries in PREFILL_TRIES.items() for launch, _ in tries]
+    return found[:1] if small else found
 
 
-def prefill_cases(report: Recorder, bench: decode.Bench, small: bool) -> None:
+def _of_decode(launch: DecodeLaunch) -> str:
+    return f"{launch.frames},{launch.num_warps},{launch.num_stages}"
+
+
+def _of_prefill(launch: PrefillLaunch) -> str:
+    return f"{launch.rows},{launch.frames},{launch.num_warps},{launch.num_stages}"
+
+
+def _whole(small: bool) -> int:
+    return 24 if small else 16384
+
+
+def _prefill(bench: decode.Bench, *arguments: Any, **options: Any) -> prefill.PrefillRow:
+    return prefill.prefill_case(decode.one_layer(bench), *arguments, **options)
+
+
+def _flash(bench: decode.Bench, chunk: int) -> prefill.PrefillRow:
+    return prefill.flash_case(decode.one_layer(bench), chunk)
+
+
+def prefill_cases(device: str) -> Iterator[Case]:
     """A whole prompt beside torch's FlashAttention, and a chunk after a long prefix."""
-    bench = decode.one_layer(bench)
-    whole, chunk, prefix = (24, 8, 16) if small else (16384, 2048, 14336)
-    report.run("prefill", "torch flash", lambda: prefill.flash_case(bench, whole))
-    tries: list[PrefillLaunch | None] = [None]
-    if not small:
-        tries += PREFILL_TRIES
-    for launch in tries:
-        for precision in SHOWN[:2] if launch or small else SHOWN:
-            report.run(
-                "prefill",
-                f"{precision} whole",
-                lambda p=precision, n=launch: prefill.prefill_case(bench, p, 0, whole, launch=n),  # type: ignore[misc]
-            )
+    small = device == "cpu"
+    whole, chunk, prefix = _whole(small), *((8, 16) if small else (2048, 14336))
+    yield _case("prefill", "torch flash", _flash, device, whole)
+    for precision in SHOWN[:2] if small else SHOWN:
+        yield _case("prefill", f"{precision} whole", _prefill, device, precision, 0, whole)
     for precision in SHOWN[:2]:
-        report.run(
-            "prefill",
-            f"{precision} chunk",
-            lambda p=precision: prefill.prefill_case(bench, p, prefix, chunk),  # type: ignore[misc]
-        )
+        yield _case("prefill", f"{precision} chunk", _prefill, device, precision, prefix, chunk)
 
 
-def layouts(report: Recorder, bench: decode.Bench, small: bool) -> None:
+def layout_cases(device: str) -> Iterator[Case]:
     """Frame-major against layer-major addresses over the same full pool."""
-    batch, tokens = (1, 20) if small else (8, 16384)
-    num_frames = bench.pool.shape[0]
-    other = decode.layer_major(bench.layout, num_frames - num_frames // 16)
-    for precision in SHOWN[: 1 if small else 2]:
-        cases = (("frame-major", None), ("layer-major", other))
-        for name, addresses in cases:
-
-            def case(p: Precision = precision, a: Any = addresses, n: str = name) -> dict[str, Any]:
-                kept = bench if a is None else _fewer_frames(bench, num_frames - num_frames // 16)
-                row = decode.decode_case(kept, p, batch, tokens, addresses=a)
-                return {"layout": n, "precision": str(p), "microseconds": row.microseconds, "share": row.copy_share}
-
-            report.run("layouts", f"{name} {precision}", case)
+    batch, tokens = (1, 20) if device == "cpu" else (8, 16384)
+    for precision in SHOWN[: 1 if device == "cpu" else 2]:
+        for name in ("frame-major", "layer-major"):
+            yield _case("layouts", f"{name} {precision}", layout_case, device, name, precision, batch, tokens)
 
 
-def _fewer_frames(bench: decode.Bench, num_frames: int) -> decode.Bench:
-    """Frames whose layer-major addresses stay inside the pool; the tensor starts at the same byte."""
-    return replace(bench, pool=bench.pool[:num_frames])
+def layout_case(bench: decode.Bench, name: str, precision: Precision, batch: int, tokens: int) -> dict[str, Any]:
+    """One order. A layer-major frame is a little longer, so both take fewer frames than the pool holds."""
+    count = len(bench.pool) - len(bench.pool) // 16
+    if name == "layer-major":
+        addresses = decode.layer_major(bench.layout, count)
+        row = decode.decode_case(bench, precision, batch, tokens, addresses=addresses)
+    else:
+        row = decode.decode_case(replace(bench, pool=bench.pool[:count]), precision, batch, tokens)
+    return {"layout": name, "precision": str(precision), "microseconds": row.microseconds, "share": row.copy_share}
 
 
-def transfers(report: Recorder, bench: decode.Bench, small: bool) -> None:
+def transfer_cases(device: str) -> Iterator[Case]:
     """Swap, seal, write and copy."""
-    count = 4 if small else 1024
-    report.run("transfer", f"swap {count} frames", lambda: transfer.swap_cases(bench, count))
-    report.run("transfer", "frames", lambda: transfer.frame_cases(bench, 2 if small else 64))
+    frames, groups = (4, 2) if device == "cpu" else (1024, 64)
+    yield _case("transfer", f"swap {frames} frames", transfer.swap_cases, device, frames)
+    yield _case("transfer", "frames", transfer.frame_cases, device, groups)
 
 
-def models(report: Recorder, bench: decode.Bench, small: bool) -> None:
+@cache
+def _weights(device: str) -> model.Weights:
+    sizes = (64, 96, 128) if device == "cpu" else (4096, 14336, 128256)
+    return model.make_weights(bench_of(device), **dict(zip(("hidden", "middle", "vocabulary"), sizes, strict=True)))
+
+
+def _step(bench: decode.Bench, *arguments: Any) -> model.ModelRow:
+    return model.step_case(bench, _weights(bench.device), *arguments)
+
+
+def model_cases(device: str) -> Iterator[Case]:
     """A decode step of the whole model, BF16 against FP8 frames."""
-    sizes = {"hidden": 64, "middle": 96, "vocabulary": 128} if small else {
-        "hidden": 4096, "middle": 14336, "vocabulary": 128256
-    }  # fmt: skip
-    weights = model.make_weights(bench, **sizes)
-    for batch, tokens in [(1, 20)] if small else [(64, 8192), (16, 32768), (1, 8192)]:
-        for precision in SHOWN[1:2] if small else SHOWN[:2]:
-            report.run(
-                "model",
-                f"{precision} {batch} x {tokens}",
-                lambda p=precision, b=batch, t=tokens: model.step_case(bench, weights, p, b, t),  # type: ignore[misc]
-            )
+    small = device == "cpu"
+    shapes = [(1, 20)] if small else [(64, 8192), (16, 32768), (1, 8192)]
+    for (batch, tokens), precision in itertools.product(shapes, SHOWN[1:2] if small else SHOWN[:2]):
+        yield _case("model", f"{precision} {batch} x {tokens}", _step, device, precision, batch, tokens)
 
 
-def beside_flashinfer(report: Recorder, bench: decode.Bench, small: bool) -> None:
+def flashinfer_cases(device: str) -> Iterator[Case]:
     """Another library on the same shapes, where it is installed; it runs on GPUs only."""
-    if small or not flashinfer.is_installed():
-        reason = "it needs a GPU" if small else "it is not installed"
-        report.run("flashinfer", "left out", lambda: {"left_out": reason})
+    if device == "cpu" or not flashinfer.is_installed():
+        yield Case("flashinfer", "left out", partial(dict, left_out="it needs a GPU and the package flashinfer"))
         return
     for batch, tokens in ((8, 16384), (64, 4096), (1, 65536)):
-        report.run(
-            "flashinfer", f"decode {batch} x {tokens}",
-            lambda b=batch, t=tokens: flashinfer.decode_case(bench, b, t),  # type: ignore[misc]
-        )  # fmt: skip
-    report.run("flashinfer", "prefill 16384", lambda: flashinfer.prefill_case(bench, 16384))
+        yield _case("flashinfer", f"decode {batch} x {tokens}", flashinfer.decode_case, device, batch, tokens)
+    yield _case("flashinfer", "prefill 16384", flashinfer.prefill_case, device, 16384)
+
+
+def compile_cases(device: str) -> Iterator[Case]:
+    """The kernels of the other parts, compiled by running them once, many at a time."""
+    for precision in SHOWN[1:2] if device == "cpu" else SHOWN:
+        yield _compiling("compile", "prefill", precision, None, device)
+        yield _compiling("compile", "decode", precision, None, device)
+
+
+def compile_tries(device: str) -> Iterator[Case]:
+    """The same for launch parameters that are tried."""
+    small = device == "cpu"
+    for precision, plan in _prefill_launches(small):
+        yield _compiling("compile_tries", f"prefill {_of_prefill(plan)}", precision, plan, device)
+    for precision, tries in DECODE_TRIES.items() if not small else ():
+        for launch, _ in tries:
+            yield _compiling("compile_tries", f"decode {_of_decode(launch)}", precision, launch, device)
+
+
+def _compiling(section: str, name: str, precision: Precision, launch: Any, device: str) -> Case:
+    return Case(section, f"{name} {precision}", partial(warm, name, precision, launch, device), COMPILE_LIMIT_S)
+
+
+def warm(name: str, precision: Precision, launch: Any, device: str) -> dict[str, Any]:
+    """Run one kernel of the measurements on a small pool, and say how long it took with its compilation."""
+    began, layout = time.monotonic(), layout_of(device)
+    heads = 4 * layout.num_kv_heads
+    pool_bytes = 64 * layout.frame_bytes
+    bench = decode.make_bench(layout, heads=heads, pool_bytes=pool_bytes, device=device, copy_bytes_per_s=1.0)
+    tokens = 20 if device == "cpu" else 300
+    if name.startswith("decode"):
+        for splits in (1, 4):
+            decode.decode_case(bench, precision, 2, tokens, launch=launch, splits=splits)
+    else:
+        prefill.prefill_case(decode.one_layer(bench), precision, 0, tokens, launch=launch)
+    return {"kernels": f"{name} {precision}", "seconds": round(time.monotonic() - began, 1)}

@@ -1,0 +1,156 @@
+"""The long tests of what `check_gpu.py` brings: its tries compiled, its own checks far out and against wrong kernels.
+
+Run by `make test-kernels-full`; pytest does not collect it by name otherwise. It takes minutes.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pagefleet_kernels
+from pagefleet_kernels.bench import moves, tries
+from pagefleet_kernels.layout import FrameLayout, Precision
+
+TINY_LAYOUT = FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)
+
+COMPILE = """
+import json, sys
+from dataclasses import replace
+from pagefleet_kernels.bench.tries import DECODE_TRIES, PREFILL_TRIES
+from pagefleet_kernels.layout import Precision
+from pagefleet_kernels.offline_cases import LLAMA_8B, decode_case, prefill_case
+from pagefleet_kernels.paged_decode.launcher import decode_constants
+from pagefleet_kernels.paged_prefill.launcher import prefill_constants
+from pagefleet_kernels.tables import Masking
+precision = Precision(sys.argv[2])
+if sys.argv[1] == "decode":
+    case, launches = decode_case("try", LLAMA_8B, precision, group=4), [n for n, _ in DECODE_TRIES[precision]]
+    shapes = [decode_constants(LLAMA_8B, LLAMA_8B.address(0), precision, 4, Masking(), n) for n in launches]
+else:
+    case, launches = prefill_case("try", LLAMA_8B, precision, group=4), [n for n, _ in PREFILL_TRIES[precision]]
+    shapes = [prefill_constants(LLAMA_8B, precision, 4, Masking(), n, 8) for n in launches]
+for launch, shape in zip(launches, shapes, strict=True):
+    one = replace(case, constants={**case.constants, **shape}, num_warps=launch.num_warps, num_stages=launch.num_stages)
+    built = one.compile(90)
+    print(json.dumps([built.shared_bytes, [loop.spills for loop in built.loops[:1]]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [("decode", p) for p in tries.DECODE_TRIES] + [("prefill", p) for p in tries.PREFILL_TRIES],
+)
+def test_every_try_compiles_into_its_shared_memory_without_spills_in_the_hot_loop(kind, precision):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPILE, kind, precision]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    expected = (tries.DECODE_TRIES if kind == "decode" else tries.PREFILL_TRIES)[precision]
+    assert [shared <= one.shared_bytes for (shared, _), one in zip(found, expected, strict=True)] == [True] * len(found)
+    assert [spills for _, spills in found] == [[0]] * len(found)
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_frames_beyond_eight_gibibytes_are_found(precision):
+    assert moves.check_far(TINY_LAYOUT, precision) == 0.0  # the pool's untouched pages cost no memory
+
+
+TINY = "FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)"
+DEMOTE = f"check_demote({TINY}, Precision.FP8_E4M3)"
+SWAP = f"check_swap({TINY}, 4)"
+FAR = f"check_far({TINY}, Precision.FP8_E4M3)"
+MUTANTS = {
+    "demotion forgets all layers but one": (
+        "seal_frames/__init__.py",
+        "pool, layout, range(layout.num_layers), precision, frames, impl=impl",
+        "pool, layout, range(1 if impl == 'triton' else layout.num_layers), precision, frames, impl=impl",
+        DEMOTE,
+    ),
+    "demotion writes the second frame of a run": (
+        "seal_frames/launcher.py",
+        "precision, frames, None, part)",
+        "precision, frames.flip(1), None, part)",
+        DEMOTE,
+    ),
+    "a swap takes the slot's number for the frame's": (
+        "copy_frames/__init__.py",
+        "host[slot].copy_(pool[frame]",
+        "host[slot].copy_(pool[slot]",
+        SWAP,
+    ),
+    "a swap back goes to the frame of the slot's number": (
+        "copy_frames/__init__.py",
+        "pool[frame].copy_(host[slot]",
+        "pool[slot].copy_(host[slot]",
+        SWAP,
+    ),
+    "32-bit offsets in a copy": (
+        "copy_frames/kernel.py",
+        "target = tl.load(targets_ptr + pair).to(tl.int64) * FRAME_WORDS",
+        "target = tl.load(targets_ptr + pair) * FRAME_WORDS",
+        FAR,
+    ),
+    "32-bit offsets in writing": (
+        "write_open/kernel.py",
+        "frame = tl.load(frames_ptr + token).to(tl.int64)",
+        "frame = tl.load(frames_ptr + token)",
+        f"{FAR.replace('num_layers=2', 'num_layers=1')}",
+    ),
+    "32-bit offsets in attention": (
+        "device_code.py",
+        "frame = tl.load(frames_ptr + index, mask=held, other=0).to(tl.int64)",
+        "frame = tl.load(frames_ptr + index, mask=held, other=0)",
+        FAR,
+    ),
+    "a norm without its weight": ("rms_norm/kernel.py", "x * inverse * weight", "x * inverse", "check_rms_norm(5, 48)"),
+    "a norm over the padded row": (
+        "rms_norm/kernel.py",
+        "/ SIZE + epsilon",
+        "/ BLOCK + epsilon",
+        "check_rms_norm(5, 48)",
+    ),
+    "a rotation the other way": (
+        "rope/kernel.py",
+        "first * cos - second * sin",
+        "first * cos + second * sin",
+        "check_rope(5, 3, 16)",
+    ),
+    "a rotation of dense rows only": ("rope/launcher.py", "x.stride(0)", "x.stride(1) * heads", "check_rope(5, 3, 16)"),
+    "a gate that is taken for the value": (
+        "silu_mul/kernel.py",
+        "tl.exp(-gate)",
+        "tl.exp(-up)",
+        "check_silu_mul(3, 40)",
+    ),
+}
+PROGRAM = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+import sys
+sys.path.insert(0, sys.argv[1])
+from pagefleet_kernels.bench.elementwise import *
+from pagefleet_kernels.bench.moves import *
+from pagefleet_kernels.layout import FrameLayout, Precision
+{check}
+print("survived")
+"""
+
+
+@pytest.mark.parametrize(("file", "right", "wrong", "check"), MUTANTS.values(), ids=MUTANTS.keys())
+def test_a_wrong_kernel_fails(tmp_path, file, right, wrong, check):
+    shutil.copytree(Path(pagefleet_kernels.__file__).parent, tmp_path / "pagefleet_kernels")
+    mutated = tmp_path / "pagefleet_kernels" / file
+    source = mutated.read_text()
+    assert right in source, "the mutant no longer applies"
+    mutated.write_text(source.replace(right, wrong))
+    command = [sys.executable, "-c", PROGRAM.format(check=check), str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert "survived" not in run.stdout
+    # A wild address may end the process.
+    assert run.returncode < 0 or "AssertionError" in run.stderr, run.stderr[-1500:]
