@@ -16,6 +16,7 @@ from pagefleet_operator.api.conditions import Reason
 from pagefleet_operator.api.quantities import parse_duration
 from pagefleet_operator.api.status import LLMServiceStatus
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
+from pagefleet_operator.control.view import view_before_first_look
 from pagefleet_operator.drift import find_drift
 from pagefleet_operator.events import EventNote, notes_of_decisions, notes_of_transitions
 from pagefleet_operator.leaving import ASK_AGAIN, Departure, acts_of_leaving, acts_of_return
@@ -218,12 +219,8 @@ def _why_leaving(observed: Observation, pod: PodObservation, wanted: Wanted) -> 
 
 def _annotations(observed: Observation, spec: LLMServiceSpec) -> dict[str, str]:
     """What a new pod's engine starts with."""
-    view = observed.control
-    start = (
-        runtime_start(spec)
-        if view is None
-        else runtime_start(spec, cap=view.start_cap, max_model_len=view.start_length, overrides=view.overrides)
-    )
+    view = observed.control or view_before_first_look(observed.status, spec)
+    start = runtime_start(spec, cap=view.start_cap, max_model_len=view.start_length, overrides=view.overrides)
     found = {labels.RUNTIME_CONFIG: runtime_annotation(start)}
     return found if observed.public_keys is None else found | {labels.CONTROL_KEYS: observed.public_keys}
 

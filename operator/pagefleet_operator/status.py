@@ -1,6 +1,8 @@
-"""The whole status of a service from one observation; nothing is carried over but transition times.
+"""The whole status of a service from one observation; little is carried over from the one before.
 
-Where the spec is unacceptable, numbers that only a spec can give keep their last value: the pods still run with it.
+Transition times are. Where the spec is unacceptable, numbers that only a spec can give keep their last value: the pods
+still run with it. Caps stay until the control loop has looked at their engines: a restart of the operator is
+survived by what is written here.
 """
 
 from __future__ import annotations
@@ -124,18 +126,33 @@ def _live_settings(observed: Observation) -> LLMServiceStatus:
 def _pod_status(pod: PodObservation, observed: Observation, now: datetime) -> PodStatus:
     trouble = _pod_trouble(pod, now)
     engine = observed.engine_states.get(pod.uid)
-    known = observed.control.pods.get(pod.name) if observed.control is not None else None
+    cap, restarts = _last_cap(pod, observed)
     return PodStatus(
         name=pod.name,
         state=_pod_state(pod),
         revision=pod.revision,
         node=pod.node,
-        max_num_seqs=known.cap if known is not None else None,
+        max_num_seqs=cap,
         in_flight=coarse(engine.in_flight) if engine is not None else None,
-        restarts=pod.restarts,
+        restarts=restarts,
         reason=trouble.reason if trouble else None,
         message=trouble.message if trouble else None,
     )
+
+
+def _last_cap(pod: PodObservation, observed: Observation) -> tuple[int | None, int]:
+    """The cap that its engine reported last, and restarts.
+
+    Before the loop's first look these are the restarts when the cap was reported: an engine that was restarted while
+    the operator was away has another one, and gets the cap of before.
+    """
+    known = observed.control.pods.get(pod.name) if observed.control is not None else None
+    if known is not None and known.cap is not None:
+        return known.cap, pod.restarts
+    before = next((entry for entry in observed.status.pods if entry.name == pod.name), None)
+    if before is None or before.max_num_seqs is None:
+        return None, pod.restarts
+    return before.max_num_seqs, before.restarts if observed.control is None else pod.restarts
 
 
 def _pod_trouble(pod: PodObservation, now: datetime) -> Trouble | None:

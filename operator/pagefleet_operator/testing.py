@@ -350,6 +350,8 @@ def _running(raw: Object) -> Object:
     is_open = not raw["spec"].get("readinessGates") or any(gate["status"] == "True" for gate in gates)
     status["conditions"][-1]["status"] = str(is_open)
     status["conditions"] += gates
+    restarts = [container["restartCount"] for container in raw["status"].get("containerStatuses", ())]
+    status["containerStatuses"][0]["restartCount"] = max(restarts, default=0)
     return status | {"podIP": f"10.0.0.{raw['metadata']['uid'].removeprefix('uid-')}"}
 
 

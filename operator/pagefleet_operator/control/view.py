@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pagefleet_operator.api.remedy_spec import Mode
-from pagefleet_operator.api.status import Decision, LoadStatus, RouteStatus
+from pagefleet_operator.api.status import Decision, LLMServiceStatus, LoadStatus, RouteState, RouteStatus
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.manifests.runtime import RouteOverride
 from pagefleet_operator.remedies.outlook import Hold
@@ -67,6 +67,22 @@ class ControlView:
     def unset(self) -> tuple[str, ...]:
         """Pods that could not be set to what is wanted, with why."""
         return tuple(f"{name}: {pod.unset}" for name, pod in sorted(self.pods.items()) if pod.unset)
+
+
+def view_before_first_look(status: LLMServiceStatus, spec: LLMServiceSpec) -> ControlView:
+    """What a pod starts with after a start of the operator: what was decided before, as far as status has it."""
+    tunes = status.tuning is not None and spec.tuning.mode is Mode.AUTO
+    moved = RouteOverride(control_share=0.0, may_demote=False)
+    policies = {route.name: route.policy for route in spec.routes}
+    return ControlView(
+        start_cap=status.tuning.max_num_seqs if tunes and status.tuning else None,
+        start_length=status.tuning.max_model_len if tunes and status.tuning else None,
+        overrides={
+            route.name: replace(moved, precision=route.kv_precision)
+            for route in status.routes
+            if route.state in (RouteState.FALLBACK, RouteState.LATCHED) and policies.get(route.name) is Mode.AUTO
+        },
+    )
 
 
 def desired_replicas(spec: LLMServiceSpec, before: int | None, view: ControlView | None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pagefleet_operator.api.status import LLMServiceStatus
+from pagefleet_operator.api.status import LLMServiceStatus, PodState
 from pagefleet_operator.remedies.window import EngineStart
 
 
@@ -86,7 +86,7 @@ class Restored:
     """What status knew of a pod before the operator's restart."""
 
     cap: int
-    restarts: int  # of its engine, when that cap was reported
+    restarts: int | None  # of its engine, when that cap was reported; None: not known, as it does not serve since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def rebuild_memory(status: LLMServiceStatus) -> Memory:
     """
     tuning = status.tuning
     restored = {
-        pod.name: Restored(cap=pod.max_num_seqs, restarts=pod.restarts)
+        pod.name: Restored(cap=pod.max_num_seqs, restarts=pod.restarts if pod.state is PodState.SERVING else None)
         for pod in status.pods
         if pod.max_num_seqs is not None
     }

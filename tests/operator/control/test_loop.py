@@ -124,6 +124,8 @@ async def test_an_engine_that_crashed_before_and_came_back_after_the_operator_di
     await world.reconciler(KEY)
     assert (await world.status())["pods"][0]["maxNumSeqs"] == 15, "it is not measured now"
     world.start_operator()
+    await world.reconciler(KEY)
+    await world.loop.look_at([KEY])
     await world.settle()
     await world.pass_time(10)
     assert only(world.engines).config.cap == 15
