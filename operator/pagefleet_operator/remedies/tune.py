@@ -44,7 +44,8 @@ def decide_caps(view: FleetView, memory: Memory, *, raises: bool = True) -> Tune
     drifted, tune = reapply(view, tune)
     cuts, tune = cut_caps(view, tune)
     lengths, tune = tune_length(view, tune, cuts.at_minimum)
-    draining_down = any(cap.settling for cap in tune.caps.values())
+    ready = {pod.name for pod in view.ready}  # a crashed pod runs nothing that could drain down
+    draining_down = any(cap.settling for name, cap in tune.caps.items() if name in ready)
     raised = Raises()
     calm = not cuts.pressed and not draining_down and not lengths.changes and not is_shortened(view, tune)
     if raises and calm:

@@ -10,6 +10,7 @@ from pagefleet_engine.contract.metrics import Metric
 from pagefleet_operator.api.engine_spec import MaxNumSeqs
 from pagefleet_operator.api.status import LLMServiceStatus, PodState, PodStatus, TuningStatus
 from pagefleet_operator.remedies.compose import look
+from pagefleet_operator.remedies.fleet import StartingPod
 from pagefleet_operator.remedies.memory import Canary, LengthMemory, Turns, rebuild_memory
 from pagefleet_operator.remedies.reasons import HoldReason, RemedyReason
 from pagefleet_operator.remedies.samples import Invalid, Missing
@@ -152,6 +153,16 @@ RAISES = {
 @pytest.mark.parametrize(("shown", "want"), RAISES.values(), ids=RAISES.keys())
 def test_raises(shown, want):
     assert changes(one(16, spec=MaxNumSeqs(min=4, max=32, initial=8), **shown)) == want
+
+
+def test_a_pod_that_crashed_after_a_cut_keeps_nobody_from_a_raise():
+    waiting, crashed = pod("a", **CAPPED), pod("b", cap=8, running=12)
+    remembered = known(waiting, crashed, caps=[16, 8])
+    caps = remembered.tune.caps | {"b": replace(remembered.tune.caps["b"], settling=True)}
+    remembered = replace(remembered, tune=replace(remembered.tune, caps=caps))
+    seen = view(waiting, replicas=2, starting=(StartingPod(name="b", age_s=20.0),))
+    assert changes(look(seen, remembered)) == [("a", "16", "18", R.QUEUE_WITH_ROOM)]
+    assert changes(look(view(waiting, crashed), remembered)) == [], "a pod that serves is waited for"
 
 
 def test_the_rest_follow_when_the_canary_has_held_for_a_window():
