@@ -27,6 +27,33 @@ class DecodeLaunch:
     """Programs that one multiprocessor holds at once, by the registers of the compiled kernel."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainLaunch:
+    """How a kernel without tensor cores runs."""
+
+    num_warps: int
+    block: int = 0
+    """Elements of one program, where it does not follow from the model's shapes."""
+
+
+MERGE_PARTS: Final = 32
+"""Partial results that a merge takes at once: as many as its registers hold without spilling, for heads up to 256."""
+
+
+def plain_launch(kernel: str) -> PlainLaunch:
+    """Kernels that move, round or merge: bound by memory. Raises ValueError for a name without parameters."""
+    match kernel:
+        case "seal" | "write_open" | "combine" | "rope":
+            return PlainLaunch(num_warps=4)
+        case "copy":
+            return PlainLaunch(num_warps=8, block=4096)
+        case "rms_norm":
+            return PlainLaunch(num_warps=8)
+        case "silu_mul":
+            return PlainLaunch(num_warps=4, block=1024)
+    raise ValueError(f"kernel {kernel!r}: no launch parameters are known")
+
+
 def power_of_two_from(number: int) -> int:
     """The smallest power of two that is not below `number`."""
     return 1 << max(number - 1, 0).bit_length()
@@ -37,7 +64,8 @@ def decode_launch(precision: Precision, *, block_size: int, head_dim: int) -> De
     wide = head_dim > 128
     match precision:
         case Precision.BF16:
-            return DecodeLaunch(frames=max(1, (32 if wide else 64) // block_size), num_warps=4, num_stages=3)
+            frames = max(1, (32 if wide else 64) // block_size)
+            return DecodeLaunch(frames=frames, num_warps=4, num_stages=3, residents=3 if wide else 4)
         case Precision.FP8_E4M3 | Precision.FP8_E5M2:
             frames = max(1, (64 if wide else 128) // (2 * block_size))
             return DecodeLaunch(frames=frames, num_warps=4, num_stages=3, residents=3)

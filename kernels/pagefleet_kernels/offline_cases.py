@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triton.compiler.errors import CompilationError
 
-from pagefleet_kernels.launch import decode_launch, prefill_launch
+from pagefleet_kernels.copy_frames.kernel import copy_frames_kernel
+from pagefleet_kernels.launch import decode_launch, plain_launch
 from pagefleet_kernels.layout import FrameLayout, Precision
 from pagefleet_kernels.offline import Compiled, compile_offline
 from pagefleet_kernels.paged_decode.kernel import combine_kernel, decode_kernel
-from pagefleet_kernels.paged_decode.launcher import decode_constants
 from pagefleet_kernels.paged_prefill.kernel import prefill_kernel
-from pagefleet_kernels.paged_prefill.launcher import prefill_constants
+from pagefleet_kernels.rms_norm.kernel import rms_norm_kernel
+from pagefleet_kernels.rope.kernel import rope_kernel
 from pagefleet_kernels.seal_frames.kernel import seal_kernel
-from pagefleet_kernels.seal_frames.launcher import seal_constants
+from pagefleet_kernels.silu_mul.kernel import silu_mul_kernel
 from pagefleet_kernels.tables import Masking
+from pagefleet_kernels.variants import (
+    KernelName,
+    Model,
+    Variant,
+    combine_variant,
+    copy_variant,
+    decode_variant,
+    prefill_variant,
+    seal_variant,
+    write_open_variant,
+)
+from pagefleet_kernels.write_open.kernel import write_open_kernel
 
 TYPES = {
     **dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr", "pool16_ptr", "values_ptr"), "*bf16"),
@@ -31,6 +44,22 @@ TYPES = {
     "pool8_ptr": "*u8",
     "scale_log2": "fp32",
 }
+OWN_TYPES = {
+    "copy_frames_kernel": {"pool32_ptr": "*i32", "sources_ptr": "*i32", "targets_ptr": "*i32"},
+    "write_open_kernel": {"slots_ptr": "*i32", "tile_base": "i32"},
+    "rms_norm_kernel": {"x_ptr": "*bf16", "weight_ptr": "*bf16", "epsilon": "fp32"},
+    "rope_kernel": {"x_ptr": "*bf16", "cos_ptr": "*fp32", "sin_ptr": "*fp32", "stride": "i32"},
+    "silu_mul_kernel": {"gate_up_ptr": "*bf16"},
+}
+KERNELS = {
+    KernelName.DECODE: decode_kernel,
+    KernelName.PREFILL: prefill_kernel,
+    KernelName.COMBINE: combine_kernel,
+    KernelName.SEAL: seal_kernel,
+    KernelName.WRITE_OPEN: write_open_kernel,
+    KernelName.COPY: copy_frames_kernel,
+}
+ODD_PRECISIONS = (Precision.BF16, Precision.FP8_E4M3, Precision.INT8, Precision.INT4)
 
 LLAMA_8B = FrameLayout(num_layers=32, num_kv_heads=8, head_dim=128)
 SMOLLM2 = FrameLayout(num_layers=30, num_kv_heads=3, head_dim=64)
@@ -44,11 +73,14 @@ class Case:
     kernel: Any
     constants: dict[str, Any]
     num_warps: int
-    num_stages: int
+    num_stages: int = 3
+    residents: int | None = None
+    """Programs that a multiprocessor is expected to hold."""
 
     def compile(self, capability: int) -> Compiled:
         """Build it for sm_`capability`."""
-        types = {name: kind for name, kind in TYPES.items() if name in self.kernel.arg_names}
+        known = TYPES | OWN_TYPES.get(self.kernel.__name__, {})
+        types = {name: kind for name, kind in known.items() if name in self.kernel.arg_names}
         return compile_offline(
             self.kernel,
             types,
@@ -59,80 +91,106 @@ class Case:
         )
 
 
-def decode_case(
-    name: str, layout: FrameLayout, precision: Precision, *, group: int, masking: Masking | None = None
-) -> Case:
-    """The decode kernel as it is launched for several splits."""
-    plan = decode_launch(precision, block_size=layout.block_size, head_dim=layout.head_dim)
-    shape = decode_constants(layout, layout.address(0), precision, group, masking or Masking(), plan)
-    constants = {**shape, "HAS_OPEN": True, "DIRECT": False, "NATIVE": True}
+def case(name: str, variant: Variant, *, residents: int | None = None) -> Case:
+    """A kernel that touches the pool."""
+    kernel = KERNELS[variant.kernel]
+    native = {"NATIVE": True} if "NATIVE" in kernel.arg_names else {}
     return Case(
-        name=f"decode {name} {precision}",
-        kernel=decode_kernel,
-        constants=constants,
-        num_warps=plan.num_warps,
-        num_stages=plan.num_stages,
+        name=name,
+        kernel=kernel,
+        constants=dict(variant.constants) | native,
+        num_warps=variant.num_warps,
+        num_stages=variant.num_stages,
+        residents=residents,
     )
 
 
-def prefill_case(name: str, layout: FrameLayout, precision: Precision, *, group: int) -> Case:
-    """The prefill kernel as it is launched for up to eight sequences."""
-    plan = prefill_launch(precision, group=group, block_size=layout.block_size, head_dim=layout.head_dim)
-    shape = prefill_constants(layout, precision, group, Masking(), plan, 8)
-    constants = {**shape, "HAS_RAW": True, "DIRECT": True, "NATIVE": True}
-    return Case(
-        name=f"prefill {name} {precision}",
-        kernel=prefill_kernel,
-        constants=constants,
-        num_warps=plan.num_warps,
-        num_stages=plan.num_stages,
-    )
+def decode_case(name: str, model: Model, precision: Precision, *, direct: bool = False) -> Case:
+    """The decode kernel: for several shares, or for one that writes the result."""
+    plan = decode_launch(precision, block_size=model.layout.block_size, head_dim=model.layout.head_dim)
+    form = "decode direct" if direct else "decode"
+    variant = decode_variant(model, precision, direct=direct)
+    return case(f"{form} {name} {precision}", variant, residents=plan.residents)
 
 
-def seal_case(name: str, layout: FrameLayout, precision: Precision, part: int) -> Case:
-    """The seal kernel, in place."""
-    constants = {**seal_constants(layout, precision, part, from_open=True), "NATIVE": True}
-    return Case(
-        name=f"seal {name} {precision} {'KV'[part]}",
-        kernel=seal_kernel,
-        constants=constants,
-        num_warps=4,
-        num_stages=3,
-    )
+def prefill_case(name: str, model: Model, precision: Precision, *, direct: bool = True) -> Case:
+    """The prefill kernel: alone, or as one of several precisions."""
+    form = "prefill" if direct else "prefill merged"
+    return case(f"{form} {name} {precision}", prefill_variant(model, precision, direct=direct))
+
+
+def seal_case(name: str, layout: FrameLayout, precision: Precision, part: int, *, from_open: bool = True) -> Case:
+    """The seal kernel: in place, or from values."""
+    form = "seal" if from_open else "seal values"
+    variant = seal_variant(layout, precision, part, from_open=from_open)
+    return case(f"{form} {name} {precision} {'KV'[part]}", variant)
+
+
+def elementwise_cases() -> Iterator[Case]:
+    """The model's elementwise operations in Llama-3-8B's shape, and what moves frames."""
+    yield case("write open frames", write_open_variant(LLAMA_8B))
+    yield case("copy frames", copy_variant(LLAMA_8B))
+    for head_dim in (64, 128, 256):
+        yield case(f"combine head {head_dim}", combine_variant(replace(LLAMA_8B, head_dim=head_dim)))
+    norm = {"SIZE": 4096, "BLOCK": 4096, "NATIVE": True}
+    yield Case(name="rms_norm", kernel=rms_norm_kernel, constants=norm, num_warps=plain_launch("rms_norm").num_warps)
+    turn = {"HEADS": 32, "HALF": 64, "BLOCK_H": 32, "BLOCK": 64, "NATIVE": True}
+    yield Case(name="rope", kernel=rope_kernel, constants=turn, num_warps=plain_launch("rope").num_warps)
+    plan = plain_launch("silu_mul")
+    gate = {"SIZE": 14336, "BLOCK": plan.block, "NATIVE": True}
+    yield Case(name="silu_mul", kernel=silu_mul_kernel, constants=gate, num_warps=plan.num_warps)
+
+
+def odd_cases() -> Iterator[Case]:
+    """Head sizes and frame blocks beyond the usual, and every mask."""
+    for head_dim in (80, 96, 256):
+        layout = FrameLayout(num_layers=4, num_kv_heads=2, head_dim=head_dim)
+        for precision in ODD_PRECISIONS:
+            yield decode_case(f"head {head_dim}", Model(layout=layout, group=5), precision)
+            yield prefill_case(f"head {head_dim}", Model(layout=layout, group=1), precision)
+        for precision in (Precision.INT8, Precision.INT4):
+            for part in range(2):
+                yield seal_case(f"head {head_dim}", layout, precision, part)
+    for block_size in (32, 64):
+        layout = replace(LLAMA_8B, block_size=block_size)
+        for precision in ODD_PRECISIONS:
+            yield decode_case(f"blocks of {block_size}", Model(layout=layout, group=4), precision)
+            yield prefill_case(f"blocks of {block_size}", Model(layout=layout, group=4), precision)
+    masking = Masking(window=1024, sinks=4, soft_cap=50.0)
+    for precision in (Precision.FP8_E4M3, Precision.BF16):
+        yield decode_case("window and cap", Model(layout=LLAMA_8B, group=8, masking=masking), precision)
+        yield prefill_case("window and cap", Model(layout=LLAMA_8B, group=8, masking=masking), precision)
 
 
 def all_cases() -> Iterator[Case]:
-    """Every kernel that spends device time, for the two models of the docs and the odd head sizes."""
+    """Every kernel of the two models of the docs in every form that a step can take, then the odd ones."""
+    llama, smollm = Model(layout=LLAMA_8B, group=4), Model(layout=SMOLLM2, group=3)
     for precision in Precision:
-        yield decode_case("Llama-3-8B", LLAMA_8B, precision, group=4)
-        yield decode_case("SmolLM2", SMOLLM2, precision, group=3)
-        yield prefill_case("Llama-3-8B", LLAMA_8B, precision, group=4)
+        for direct in (False, True):
+            yield decode_case("Llama-3-8B", llama, precision, direct=direct)
+        yield decode_case("SmolLM2", smollm, precision)
+        for direct in (True, False):
+            yield prefill_case("Llama-3-8B", llama, precision, direct=direct)
         for part in range(2) if precision is not Precision.BF16 else ():
-            yield seal_case("Llama-3-8B", LLAMA_8B, precision, part)
-    for head_dim in (80, 96, 256):
-        layout = FrameLayout(num_layers=4, num_kv_heads=2, head_dim=head_dim)
-        for precision in (Precision.BF16, Precision.FP8_E4M3):
-            yield decode_case(f"head {head_dim}", layout, precision, group=5)
-            yield prefill_case(f"head {head_dim}", layout, precision, group=1)
-    masking = Masking(window=1024, sinks=4, soft_cap=50.0)
-    yield decode_case("window and cap", LLAMA_8B, Precision.FP8_E4M3, group=8, masking=masking)
-    combine = {"HEAD_DIM": 128, "BLOCK_D": 128, "PARTS": 32, "NATIVE": True}
-    yield Case(name="combine 32 parts", kernel=combine_kernel, constants=combine, num_warps=4, num_stages=3)
+            for from_open in (True, False):
+                yield seal_case("Llama-3-8B", LLAMA_8B, precision, part, from_open=from_open)
+    yield from elementwise_cases()
+    yield from odd_cases()
 
 
 def table(capability: int = 90) -> str:
     """Markdown: what the compiler says of every case, or why it does not compile it."""
     heads = ("kernel", "warps", "stages", "registers", "spilled bytes", "shared bytes", "instructions of the hot loop")
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for case in all_cases():
+    for one in all_cases():
         try:
-            built = case.compile(capability)
+            built = one.compile(capability)
         except (CompilationError, RuntimeError) as error:  # a conversion or an instruction that this GPU lacks
-            lines.append(f"| {case.name} | {case.num_warps} | {case.num_stages} | {first_line(error)} |  |  |  |")
+            lines.append(f"| {one.name} | {one.num_warps} | {one.num_stages} | {first_line(error)} |  |  |  |")
             continue
         hot = str(built.loops[0].instructions) if built.loops else ""
-        numbers = (case.num_warps, case.num_stages, built.registers, built.spill_bytes, built.shared_bytes, hot)
-        lines.append(f"| {case.name} | " + " | ".join(map(str, numbers)) + " |")
+        numbers = (one.num_warps, one.num_stages, built.registers, built.spill_bytes, built.shared_bytes, hot)
+        lines.append(f"| {one.name} | " + " | ".join(map(str, numbers)) + " |")
     return "\n".join(lines)
 
 

@@ -4,7 +4,14 @@ import itertools
 
 import pytest
 
-from pagefleet_kernels.launch import decode_launch, num_splits, power_of_two_from, prefill_launch
+from pagefleet_kernels.launch import (
+    PlainLaunch,
+    decode_launch,
+    num_splits,
+    plain_launch,
+    power_of_two_from,
+    prefill_launch,
+)
 from pagefleet_kernels.layout import Precision
 
 H200_SLOTS = 132 * 4
@@ -58,3 +65,24 @@ def test_tiles_fit_the_tensor_cores(precision, block_size, head_dim):
 
 def test_a_tile_holds_a_token_of_any_group():
     assert prefill_launch(Precision.BF16, group=200, block_size=16, head_dim=64).rows == 256
+
+
+PLAIN = {
+    "seal": PlainLaunch(num_warps=4),
+    "write_open": PlainLaunch(num_warps=4),
+    "combine": PlainLaunch(num_warps=4),
+    "rope": PlainLaunch(num_warps=4),
+    "copy": PlainLaunch(num_warps=8, block=4096),
+    "rms_norm": PlainLaunch(num_warps=8),
+    "silu_mul": PlainLaunch(num_warps=4, block=1024),
+}
+
+
+@pytest.mark.parametrize(("kernel", "expected"), PLAIN.items(), ids=PLAIN.keys())
+def test_kernels_without_products(kernel, expected):
+    assert plain_launch(kernel) == expected
+
+
+def test_an_unknown_kernel_has_no_launch():
+    with pytest.raises(ValueError, match="kernel 'sort': no launch parameters are known"):
+        plain_launch("sort")

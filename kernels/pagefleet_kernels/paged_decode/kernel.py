@@ -36,8 +36,8 @@ def decode_kernel(
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
     FRAME_BYTES: tl.constexpr, TILE_BYTES: tl.constexpr, BLOCK_SIZE: tl.constexpr, WIDTH: tl.constexpr,
     CODE_ROWS: tl.constexpr, PER_ROW: tl.constexpr, PRECISION: tl.constexpr, FRAMES: tl.constexpr,
-    HAS_OPEN: tl.constexpr, DIRECT: tl.constexpr, WINDOW: tl.constexpr,
-    SINKS: tl.constexpr, SOFT_CAP: tl.constexpr, STAGES: tl.constexpr, NATIVE: tl.constexpr,
+    DIRECT: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, SOFT_CAP: tl.constexpr, STAGES: tl.constexpr,
+    NATIVE: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
     split = tl.program_id(1)
@@ -69,18 +69,17 @@ def decode_kernel(
         PRECISION, FRAMES, MASKS, WINDOW, SINKS, SOFT_CAP, STAGES, NATIVE,
     )  # fmt: skip
 
-    # -- open frames --
-    if HAS_OPEN:
-        length = tl.where(DIRECT or split == num_splits, open_length, 0)
-        for first in tl.range(0, length, OPEN_TOKENS, num_stages=1):
-            token = first + tl.arange(0, OPEN_TOKENS)
-            held = token < length
-            frame = tl.load(open_frames_ptr + sequence * open_width + token // BLOCK_SIZE, mask=held, other=0)
-            near = held[None, :] & in_reach(open_start + token, position, WINDOW, SINKS)
-            largest, total, acc, bias = attend_bf16(
-                q, pool16_ptr, frame.to(tl.int64), token % BLOCK_SIZE, held, near, head, d, tile_unit, scale_log2,
-                largest, total, acc, bias, KV_HEADS, HEAD_DIM, FRAME_BYTES, TILE_BYTES, SOFT_CAP, False, NATIVE,
-            )  # fmt: skip
+    # -- open frames: the only program, or the one after the shares of the first precision --
+    length = tl.where(DIRECT or split == num_splits, open_length, 0)
+    for first in tl.range(0, length, OPEN_TOKENS, num_stages=1):
+        token = first + tl.arange(0, OPEN_TOKENS)
+        held = token < length
+        frame = tl.load(open_frames_ptr + sequence * open_width + token // BLOCK_SIZE, mask=held, other=0)
+        near = held[None, :] & in_reach(open_start + token, position, WINDOW, SINKS)
+        largest, total, acc, bias = attend_bf16(
+            q, pool16_ptr, frame.to(tl.int64), token % BLOCK_SIZE, held, near, head, d, tile_unit, scale_log2,
+            largest, total, acc, bias, KV_HEADS, HEAD_DIM, FRAME_BYTES, TILE_BYTES, SOFT_CAP, False, NATIVE,
+        )  # fmt: skip
 
     acc += bias[:, None]
     if DIRECT:
@@ -100,16 +99,24 @@ def combine_kernel(
     part_ptr, stat_ptr, out_ptr, num_parts, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr,
     NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """Merge the partial results of one row; a part that saw nothing has total 0 and does not count."""
+    """Merge the partial results of one row, PARTS at a time; a part that saw nothing has total 0 and does not count."""
     row = tl.program_id(0).to(tl.int64)
-    part, d = tl.arange(0, PARTS), tl.arange(0, BLOCK_D)
-    stats = stat_ptr + (row * num_parts + part) * 2
-    largest = tl.load(stats, mask=part < num_parts, other=float("-inf"))
-    total = tl.load(stats + 1, mask=part < num_parts, other=0.0)
-    top = tl.max(largest, 0)
-    factor = tl.where(total == 0.0, 0.0, tl.exp2(largest - tl.where(top == float("-inf"), 0.0, top)))
-    held = (part < num_parts)[:, None] & (d < HEAD_DIM)[None, :]
-    acc = tl.load(part_ptr + (row * num_parts + part)[:, None] * HEAD_DIM + d[None, :], mask=held, other=0.0)
-    total = tl.sum(total * factor, 0)
-    out = tl.sum(acc * factor[:, None], 0) / tl.where(total == 0.0, 1.0, total)
+    d = tl.arange(0, BLOCK_D)
+    top, total = float("-inf"), 0.0
+    acc = tl.zeros((BLOCK_D,), tl.float32)
+    for first in tl.range(0, num_parts, PARTS, num_stages=1):
+        part = first + tl.arange(0, PARTS)
+        stats = stat_ptr + (row * num_parts + part) * 2
+        largest = tl.load(stats, mask=part < num_parts, other=float("-inf"))
+        share = tl.load(stats + 1, mask=part < num_parts, other=0.0)
+        held = (part < num_parts)[:, None] & (d < HEAD_DIM)[None, :]
+        x = tl.load(part_ptr + (row * num_parts + part)[:, None] * HEAD_DIM + d[None, :], mask=held, other=0.0)
+        new = tl.maximum(top, tl.max(largest, 0))
+        safe = tl.where(new == float("-inf"), 0.0, new)
+        factor = tl.where(share == 0.0, 0.0, tl.exp2(largest - safe))
+        before = tl.exp2(top - safe)
+        acc = acc * before + tl.sum(x * factor[:, None], 0)
+        total = total * before + tl.sum(share * factor, 0)
+        top = new
+    out = acc / tl.where(total == 0.0, 1.0, total)
     tl.store(out_ptr + row * HEAD_DIM + d, cast(out, out_ptr.dtype.element_ty, NATIVE), mask=d < HEAD_DIM)

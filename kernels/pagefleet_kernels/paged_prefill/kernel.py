@@ -36,14 +36,17 @@ def _frames_before(starts_ptr, count, group_start):
 
 
 @triton.jit
-def _chunk_of(tile_id, offsets_ptr, num_sequences, TOKENS: tl.constexpr, SEQUENCES: tl.constexpr):
+def _chunk_of(tile_id, offsets_ptr, num_sequences, TOKENS: tl.constexpr):
     """The sequence of a tile, its chunk's first and last row, and the tile's first row (beyond the end: no tile).
 
     Tiles of sequence s begin at offsets[s] // TOKENS + s, which leaves room for a partial tile each.
     """
-    s = tl.arange(0, SEQUENCES)
-    offset = tl.load(offsets_ptr + s, mask=s < num_sequences, other=0)
-    sequence = tl.sum(((offset // TOKENS + s <= tile_id) & (s < num_sequences)).to(tl.int32), 0) - 1
+    found = 0
+    for first in range(0, num_sequences, 128):
+        s = first + tl.arange(0, 128)
+        offset = tl.load(offsets_ptr + s, mask=s < num_sequences, other=0)
+        found += tl.sum(((offset // TOKENS + s <= tile_id) & (s < num_sequences)).to(tl.int32), 0)
+    sequence = found - 1
     begin = tl.load(offsets_ptr + sequence)
     end = tl.load(offsets_ptr + sequence + 1)
     return sequence, begin, end, begin + (tile_id - begin // TOKENS - sequence) * TOKENS
@@ -60,13 +63,13 @@ def prefill_kernel(
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
     FRAME_BYTES: tl.constexpr, TILE_BYTES: tl.constexpr, BLOCK_SIZE: tl.constexpr, WIDTH: tl.constexpr,
     CODE_ROWS: tl.constexpr, PER_ROW: tl.constexpr, PRECISION: tl.constexpr, FRAMES: tl.constexpr,
-    SEQUENCES: tl.constexpr, HAS_RAW: tl.constexpr, DIRECT: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr,
+    DIRECT: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr,
     SOFT_CAP: tl.constexpr, RAW: tl.constexpr, STAGES: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     TOKENS: tl.constexpr = ROWS // GROUP
     head = tl.program_id(0)
     tile_id = tl.num_programs(1) - 1 - tl.program_id(1)  # long ones first: later tiles of a chunk see more
-    sequence, begin, end, token0 = _chunk_of(tile_id, offsets_ptr, num_sequences, TOKENS, SEQUENCES)
+    sequence, begin, end, token0 = _chunk_of(tile_id, offsets_ptr, num_sequences, TOKENS)
     if token0 >= end:
         return
     row, d = tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
@@ -106,37 +109,35 @@ def prefill_kernel(
         TILE_BYTES, WIDTH, CODE_ROWS, PER_ROW, PRECISION, FRAMES, ROW_MASK, WINDOW, SINKS, SOFT_CAP, 1, NATIVE,
     )  # fmt: skip
 
-    if HAS_RAW:
-        # -- open frames: tokens of earlier chunks in the group that this chunk continues --
-        open_start = tl.load(open_starts_ptr + sequence)
-        open_length = tl.where(first_group == open_start, tl.load(open_lengths_ptr + sequence), 0)
-        column = tl.arange(0, RAW)
-        for first in tl.range(0, open_length, RAW, num_stages=1):
-            slot = first + column
-            held = slot < open_length
-            frame = tl.load(
-                open_frames_ptr + sequence.to(tl.int64) * open_width + slot // BLOCK_SIZE, mask=held, other=0
-            )
-            near = held[None, :] & (group_start == open_start)[:, None]
-            near = near & in_reach(open_start + slot, position, WINDOW, SINKS)
-            largest, total, acc, bias = attend_bf16(
-                q, pool16_ptr, frame.to(tl.int64), slot % BLOCK_SIZE, held, near, head, d, tile_unit, scale_log2,
-                largest, total, acc, bias, KV_HEADS, HEAD_DIM, FRAME_BYTES, TILE_BYTES, SOFT_CAP, False, NATIVE,
-            )  # fmt: skip
-        # -- the chunk's own tokens --
-        chunk_start = tl.load(positions_ptr + begin)
-        for first in tl.range(begin + tl.maximum(first_group - chunk_start, 0), last + 1, RAW, num_stages=1):
-            key = first + column
-            held = key <= last
-            at = (key.to(tl.int64) * KV_HEADS + head) * HEAD_DIM
-            k = tl.load(k_ptr + at[None, :] + d[:, None], mask=held[None, :] & (d < HEAD_DIM)[:, None], other=0.0)
-            v = tl.load(v_ptr + at[:, None] + d[None, :], mask=held[:, None] & (d < HEAD_DIM)[None, :], other=0.0)
-            near = held[None, :] & ((chunk_start + key - begin)[None, :] >= group_start[:, None])
-            near = near & in_reach(chunk_start + key - begin, position, WINDOW, SINKS)
-            scores = dot_bf16(q, k.to(tl.bfloat16), NATIVE)
-            largest, total, acc, bias = bf16_update(
-                scores, v.to(tl.bfloat16), near, scale_log2, largest, total, acc, bias, SOFT_CAP, False, NATIVE
-            )
+    # -- open frames, with the first precision: tokens of earlier chunks in the group that this chunk continues --
+    open_start = tl.load(open_starts_ptr + sequence)
+    open_length = tl.where((first_group == open_start) & (part == 0), tl.load(open_lengths_ptr + sequence), 0)
+    column = tl.arange(0, RAW)
+    for first in tl.range(0, open_length, RAW, num_stages=1):
+        slot = first + column
+        held = slot < open_length
+        frame = tl.load(open_frames_ptr + sequence.to(tl.int64) * open_width + slot // BLOCK_SIZE, mask=held, other=0)
+        near = held[None, :] & (group_start == open_start)[:, None]
+        near = near & in_reach(open_start + slot, position, WINDOW, SINKS)
+        largest, total, acc, bias = attend_bf16(
+            q, pool16_ptr, frame.to(tl.int64), slot % BLOCK_SIZE, held, near, head, d, tile_unit, scale_log2,
+            largest, total, acc, bias, KV_HEADS, HEAD_DIM, FRAME_BYTES, TILE_BYTES, SOFT_CAP, False, NATIVE,
+        )  # fmt: skip
+    # -- the chunk's own tokens, with the first precision --
+    own_end = tl.where(part == 0, last + 1, 0)
+    chunk_start = tl.load(positions_ptr + begin)
+    for first in tl.range(begin + tl.maximum(first_group - chunk_start, 0), own_end, RAW, num_stages=1):
+        key = first + column
+        held = key <= last
+        at = (key.to(tl.int64) * KV_HEADS + head) * HEAD_DIM
+        k = tl.load(k_ptr + at[None, :] + d[:, None], mask=held[None, :] & (d < HEAD_DIM)[:, None], other=0.0)
+        v = tl.load(v_ptr + at[:, None] + d[None, :], mask=held[:, None] & (d < HEAD_DIM)[None, :], other=0.0)
+        near = held[None, :] & ((chunk_start + key - begin)[None, :] >= group_start[:, None])
+        near = near & in_reach(chunk_start + key - begin, position, WINDOW, SINKS)
+        scores = dot_bf16(q, k.to(tl.bfloat16), NATIVE)
+        largest, total, acc, bias = bf16_update(
+            scores, v.to(tl.bfloat16), near, scale_log2, largest, total, acc, bias, SOFT_CAP, False, NATIVE
+        )
 
     acc += bias[:, None]
     if DIRECT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pagefleet_kernels.allocation import Allocate, allocate
-from pagefleet_kernels.launch import power_of_two_from
+from pagefleet_kernels.launch import plain_launch, power_of_two_from
 from pagefleet_kernels.rope import kernel
 
 
@@ -18,6 +18,7 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, allocate: All
     if num_tokens:
         kernel.rope_kernel[(num_tokens,)](
             x, cos.contiguous(), sin.contiguous(), out, x.stride(0), HEADS=heads, HALF=head_dim // 2,
-            BLOCK_H=power_of_two_from(heads), BLOCK=power_of_two_from(head_dim // 2), NATIVE=x.is_cuda, num_warps=4,
+            BLOCK_H=power_of_two_from(heads), BLOCK=power_of_two_from(head_dim // 2), NATIVE=x.is_cuda,
+            num_warps=plain_launch("rope").num_warps,
         )  # fmt: skip
     return out
