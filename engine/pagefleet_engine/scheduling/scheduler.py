@@ -228,12 +228,18 @@ class Scheduler:
     def _queue(self, request: Request) -> None:
         """Into the queue, or beside it while the request that it is a fork of still computes the shared prompt."""
         parent = self._books.requests.get(request.fork_of) if request.fork_of is not None else None
-        if parent is not None and parent is not request and (self._in_flight or not parent.num_output_tokens):
+        if parent is not None and parent is not request and self._is_computing(parent):
             self._books.wait_for_parent(request, parent.request_id)
             return
         if parent is not None:
             self._fork(parent, request)
         self._books.wait(request)
+
+    def _is_computing(self, parent: Request) -> bool:
+        """It has not come to the end of its prompt, or may be writing frames at this moment."""
+        if parent.state is RequestState.PARKED:
+            return False
+        return self._in_flight is not None or not parent.num_output_tokens
 
     def _fork_unborn(self, parent: Request) -> None:
         """The parent has computed its prompt: its forks can share it from now on."""

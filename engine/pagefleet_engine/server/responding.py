@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -29,6 +29,8 @@ from pagefleet_engine.server.shapes import Shape, Tally, Whole
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -38,7 +40,7 @@ async def respond(request: Request, service: Service, job: Job, shape: Shape) ->
     deltas = run_job(service, job)
     try:
         if not job.stream:
-            return await departure.race(_collect(job, deltas, shape))
+            return await departure.race(_collect(service, job, deltas, shape))
         first = await departure.race(anext(deltas))
     except BaseException:
         await deltas.aclose()
@@ -46,10 +48,10 @@ async def respond(request: Request, service: Service, job: Job, shape: Shape) ->
     finally:
         if not job.stream:
             departure.close()
-    return _EventStream(job, shape, first, deltas, departure)
+    return _EventStream(service, job, shape, first, deltas, departure)
 
 
-async def _collect(job: Job, deltas: AsyncGenerator[Delta, None], shape: Shape) -> Response:
+async def _collect(service: Service, job: Job, deltas: AsyncGenerator[Delta, None], shape: Shape) -> Response:
     wholes = {choice.index: Whole() for choice in job.choices}
     tally = Tally(job.num_prompt_tokens)
     async with aclosing(deltas):
@@ -59,8 +61,13 @@ async def _collect(job: Job, deltas: AsyncGenerator[Delta, None], shape: Shape) 
     job, kept = keep_best(job, list(wholes.values()))
     if all(whole.prompt_logprobs is None for whole in kept):
         return JsonResponse(shape.response(job, kept, tally))
-    # Hundreds of thousands of values must not hold up anybody's stream.
-    return await asyncio.to_thread(lambda: JsonResponse(shape.response(job, kept, tally)))
+    return await _off_the_loop(service, lambda: JsonResponse(shape.response(job, kept, tally)))
+
+
+async def _off_the_loop(service: Service, make: Callable[[], T]) -> T:
+    """Half a million values must not hold up anybody's stream, nor be there twice at once."""
+    async with service.large_answers:
+        return await asyncio.to_thread(make)
 
 
 class JsonResponse(Response):
@@ -76,10 +83,17 @@ class _EventStream(Response):
     """One event per delta, then `[DONE]`. An error on the way is an event too, since the status has gone out."""
 
     def __init__(
-        self, job: Job, shape: Shape, first: Delta, deltas: AsyncGenerator[Delta, None], departure: Departure
+        self,
+        service: Service,
+        job: Job,
+        shape: Shape,
+        first: Delta,
+        deltas: AsyncGenerator[Delta, None],
+        departure: Departure,
     ) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
+        self._service = service
         self._job = job
         self._shape = shape
         self._first = first
@@ -129,7 +143,7 @@ class _EventStream(Response):
             return b""
         if delta.prompt_logprobs is None:
             return self._event(self._shape.chunk(self._job, delta))
-        return await asyncio.to_thread(lambda: self._event(self._shape.chunk(self._job, delta)))
+        return await _off_the_loop(self._service, lambda: self._event(self._shape.chunk(self._job, delta)))
 
     def _event(self, chunk: Json) -> bytes:
         if self._job.continuous_usage:

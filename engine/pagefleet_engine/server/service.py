@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ class Service:
     text: TextWorkers = field(init=False)
     structured: StructuredWork = field(init=False)
     progress: Progress = field(init=False)
+    large_answers: asyncio.Semaphore = field(init=False)
+    """Who holds it makes the JSON of an answer with prompt log probabilities, which may take hundreds of megabytes."""
     started_at: int = field(init=False)
     _routes: RouteTable | None = field(init=False, default=None)
     _engine: Engine | None = field(init=False, default=None)
@@ -51,6 +54,7 @@ class Service:
         self.text = TextWorkers(self.limits)
         self.structured = StructuredWork(self.limits)
         self.progress = Progress(budget_s=self.progress_budget_s, now=self.monotonic())
+        self.large_answers = asyncio.Semaphore(1)
         self.started_at = int(self.unix_time())
 
     def attach(self, engine: Engine, routes: Routes = ()) -> None:

@@ -167,6 +167,16 @@ def test_choices_share_frames_but_those_that_want_scores_compute_them():
     assert_equal(scores_of(run(core)["child"]), expected(PROMPT))
 
 
+def test_a_parked_prompt_without_an_answer_has_forks():
+    core = tiny_core(decoder=DECODER)
+    ask(core, "parent", PROMPT, SamplingParams(max_tokens=0), keep_frames=True)
+    assert run(core)["parent"][-1].finish_reason is FinishReason.LENGTH
+    ask(core, "child", PROMPT, SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True), fork_of="parent")
+    assert len(run(core)["child"]) == 2
+    assert core.scheduler.stats().counters.forks == 1
+    core.abort("parent")
+
+
 def test_nan_in_a_prompt_row_ends_that_request_alone():
     core = tiny_core(decoder=DECODER, max_num_batched_tokens=48)
     runner = core._executor._runner
