@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Final
 
+from pagefleet_engine.contract.arguments import flag_name
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_operator import labels
 from pagefleet_operator.api.conditions import Reason, bounded
 from pagefleet_operator.ends import describe_end
@@ -52,6 +55,8 @@ class PodObservation:
     gate: bool | None  # its readiness gate, open or closed; None: it has none
     gate_since: datetime | None
     public_keys: str | None  # that its engine checks control tokens with
+    model: str | None  # what its engine was started for, as the command line has it
+    kv_precision: Precision | None  # likewise; None: its command line does not say
     gone: bool  # evicted, refused by its node, …: it will never run again
     restarts: int
     deadline: datetime | None  # when its deletion should be over; None: it stays
@@ -98,6 +103,8 @@ def observe_pod(raw: Object) -> PodObservation:
         gate=gate.get("status") == "True" if _has_gate(raw) else None,
         gate_since=parse_time(gate["lastTransitionTime"]) if gate.get("lastTransitionTime") else None,
         public_keys=metadata.get("annotations", {}).get(labels.CONTROL_KEYS),
+        model=_argument(raw, "model"),
+        kv_precision=_kv_precision(raw),
         gone=status.get("phase") in ("Failed", "Succeeded"),
         restarts=container.get("restartCount", 0),
         deadline=parse_time(deletion) if deletion else None,
@@ -149,6 +156,22 @@ def _marked(metadata: Object) -> datetime | None:
     except ValueError:
         moment = None
     return moment if moment is not None and moment.tzinfo else parse_time(metadata["creationTimestamp"])
+
+
+def _kv_precision(raw: Object) -> Precision | None:
+    if _argument(raw, "model") is None:
+        return None  # not a command line of ours
+    word = _argument(raw, "kv_cache_dtype")
+    if word is None:
+        return Precision.BF16  # the default, which a command line leaves out
+    return Precision(word) if word in set(Precision) else None
+
+
+def _argument(raw: Object, field: str) -> str | None:
+    """The word after a flag of the engine's command line."""
+    words = _entry(raw["spec"].get("containers", ()), "name", labels.ENGINE_CONTAINER).get("args") or []
+    flag = flag_name(field)
+    return next((value for word, value in pairwise(words) if word == flag), None)
 
 
 def _is_closed(gate: Object) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pagefleet_engine.contract.control import DEFAULT_ROUTE
 from pagefleet_engine.contract.precision import Precision
-from pagefleet_operator.api.remedy_spec import RouteSpec
+from pagefleet_operator.api.remedy_spec import Mode, RouteSpec
 from pagefleet_operator.api.status import Decision, LLMServiceStatus, RouteStatus
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.control.numbers import coarse
@@ -16,10 +16,10 @@ from pagefleet_operator.control.room import HIGHEST_USE, use_after_move
 from pagefleet_operator.manifests.runtime import RouteOverride
 from pagefleet_operator.remedies.precision import memory as route_memory
 from pagefleet_operator.remedies.precision.counts import Increments
-from pagefleet_operator.remedies.precision.decide import decide
+from pagefleet_operator.remedies.precision.decide import MOVED, decide
 from pagefleet_operator.remedies.precision.decisions import record_reset
 from pagefleet_operator.remedies.precision.families import find_family
-from pagefleet_operator.remedies.precision.look import Enough, Fact, Look, NotEnough, Room
+from pagefleet_operator.remedies.precision.look import Enough, Fact, Look, NotEnough, Room, Wanted
 from pagefleet_operator.remedies.precision.memory import Memory, Moment
 from pagefleet_operator.remedies.window import PodWindow
 
@@ -72,12 +72,8 @@ def look_at_routes(
     return RoutesOutlook(
         memories={name: answer.memory for name, answer in answers.items()},
         overrides={
-            name: RouteOverride(
-                precision=answer.wanted.precision,
-                control_share=answer.wanted.control_share,
-                may_demote=answer.wanted.allow_demotion,
-            )
-            for name, answer in answers.items()
+            route.name: _override(route, answers[route.name].memory, answers[route.name].wanted)
+            for route in spec.routes
         },
         statuses=(
             RouteStatus(name=DEFAULT_ROUTE, model=spec.model.name, kv_precision=own),
@@ -113,6 +109,16 @@ def reset_routes(
         return memories, ()
     before = memories[route]
     return {**memories, route: route_memory.reset(before, now)}, (record_reset(before, route, now),)
+
+
+def _override(route: RouteSpec, memory: Memory, wanted: Wanted) -> RouteOverride:
+    """A route that has moved stays so on every engine, also where a new spec makes the fallback the engine's own."""
+    has_moved = memory.state in MOVED and route.policy is Mode.AUTO
+    return RouteOverride(
+        precision=route.kv_precision.fallback if has_moved else None,
+        control_share=wanted.control_share,
+        may_demote=wanted.allow_demotion,
+    )
 
 
 def _status(route: RouteSpec, memory: Memory, precision: Precision) -> RouteStatus:

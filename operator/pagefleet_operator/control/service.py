@@ -14,9 +14,8 @@ from pagefleet_operator.control.numbers import measure
 from pagefleet_operator.control.pace import look_again_after
 from pagefleet_operator.control.routes import RoutesOutlook, look_at_routes, reset_routes, restore_routes
 from pagefleet_operator.control.setter import Reported
-from pagefleet_operator.control.targets import Target
+from pagefleet_operator.control.targets import Target, is_compared, routes_for
 from pagefleet_operator.control.view import ControlView, PodView, desired_replicas
-from pagefleet_operator.manifests.runtime import route_configs
 from pagefleet_operator.observe import Observation
 from pagefleet_operator.pods import PodObservation
 from pagefleet_operator.remedies.compose import look
@@ -112,7 +111,8 @@ def step(
     ]
     pods = {name: _pod_view(window, now.monotonic, hints.unset.get(name)) for name, window in windows.items()}
     in_flight = sum(pod.in_flight or 0 for pod in pods.values())
-    routes = look_at_routes(spec, memories, windows.values(), usage, in_flight, now)
+    compared = [windows[pod.name] for pod in serving(observed) if is_compared(pod, spec)]
+    routes = look_at_routes(spec, memories, compared, usage, in_flight, now)
     new = (*outlook.decisions, *resets, *routes.decisions)
     after = replace(
         state,
@@ -133,7 +133,7 @@ def step(
         state=after,
         targets=_targets(observed, spec, outlook, routes),
         reported={name: _reported(window, now.monotonic) for name, window in windows.items()},
-        again_after_s=look_again_after(routes.memories, windows.values(), settings),
+        again_after_s=look_again_after(routes.memories, compared, settings),
         alert_followed=hints.alert is not None and any(map(_adds_replicas, outlook.decisions)),
     )
 
@@ -261,9 +261,12 @@ def _last_change(decisions: tuple[Decision, ...]) -> datetime | None:
 def _targets(observed: Observation, spec: LLMServiceSpec, outlook: Outlook, routes: RoutesOutlook) -> dict[str, Target]:
     if spec.paused:
         return {}
-    configs = route_configs(spec, routes.overrides)
     return {
-        pod.name: Target(cap=outlook.caps.get(pod.name), max_model_len=outlook.max_model_len, routes=configs)
+        pod.name: Target(
+            cap=outlook.caps.get(pod.name),
+            max_model_len=outlook.max_model_len,
+            routes=routes_for(pod, spec, routes.overrides),
+        )
         for pod in serving(observed)
     }
 

@@ -13,14 +13,14 @@ from typing import Final, Literal
 from pagefleet_engine.contract.control import DEFAULT_ROUTE, RouteConfig, RuntimeStart
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_operator.api.remedy_spec import RouteSpec
-from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
+from pagefleet_operator.api.v1alpha1 import FINENESS, LLMServiceSpec
 
 STRUCTURED: Final[dict[str, Literal["off", "validate"]]] = {"Off": "off", "Validate": "validate"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteOverride:
-    """What the precision remedy has decided for one route; None leaves what the spec says."""
+    """What the precision remedy has decided for one route; None leaves what the engine was started with."""
 
     precision: Precision | None = None
     control_share: float | None = None
@@ -53,10 +53,15 @@ def runtime_annotation(start: RuntimeStart) -> str:
 
 
 def route_configs(
-    spec: LLMServiceSpec, overrides: Mapping[str, RouteOverride] = NO_OVERRIDES
+    spec: LLMServiceSpec,
+    overrides: Mapping[str, RouteOverride] = NO_OVERRIDES,
+    own: Precision | None = None,
 ) -> tuple[RouteConfig, ...]:
-    """Every route, `default` first, with what was decided for it by name."""
-    own = spec.engine.kv_cache.precision
+    """Every route, `default` first, with what was decided for it by name.
+
+    `own` is the precision that the engine was started in, where it is not the spec's: a pod of an older revision.
+    """
+    own = spec.engine.kv_cache.precision if own is None else own
     default = RouteConfig(name=DEFAULT_ROUTE, model=spec.model.name, precision=own)
     return (default, *(_route(route, own, overrides.get(route.name, RouteOverride())) for route in spec.routes))
 
@@ -68,9 +73,14 @@ def _route(route: RouteSpec, own: Precision, override: RouteOverride) -> RouteCo
         name=route.name,
         model=route.model,
         structured=STRUCTURED[route.structured],
-        precision=own if override.precision is None else override.precision,
-        control_precision=wanted.fallback,
+        precision=own if override.precision is None else _finer(own, override.precision),
+        control_precision=_finer(own, wanted.fallback),
         control_share=route.control_share if share is None else share,
         max_context=wanted.fp8_max_context,
         allow_demotion=wanted.allow_demotion and override.may_demote,
     )
+
+
+def _finer(one: Precision, other: Precision) -> Precision:
+    """No route is kept coarser than its engine was started for; only an engine of an older revision could be."""
+    return min(one, other, key=FINENESS.index)
