@@ -67,6 +67,7 @@ def look_at_routes(
             now=now,
             in_flight=in_flight,
             family=family,
+            paused=spec.paused,
         )
         answers[route.name] = decide(memories.get(route.name, Memory()), look)
     return RoutesOutlook(

@@ -103,7 +103,8 @@ def step(
     state = replace(state, starting=_starting(state, observed, now))
     fleet = _fleet_view(state, observed, spec, windows, now, settings, hints)
     outlook = look(fleet, state.memory)
-    memories, resets = reset_routes(_routes_of(state, spec), observed.reset_precision, state.reset_done, now)
+    asked = state.reset_done if spec.paused else observed.reset_precision
+    memories, resets = reset_routes(_routes_of(state, spec), asked, state.reset_done, now)
     usage = [
         value
         for window in windows.values()
@@ -121,7 +122,7 @@ def step(
         model=spec.model.uri,
         decisions=(*reversed(new), *state.decisions)[:MAX_DECISIONS],
         windows=windows,
-        reset_done=observed.reset_precision or state.reset_done,
+        reset_done=asked or state.reset_done,
         last_change=_last_change(new) or state.last_change,
     )
     view = _view(after, spec, fleet, outlook, routes, pods)

@@ -2,7 +2,7 @@
 
 Pure. Under Auto the states of `states` decide. Advisory watches and tests with the control share that is there, and
 records what it would have done. Off, and an engine that runs in the fallback precision anyway, change nothing; what
-was remembered stays, so that a latch outlives a change of policy.
+was remembered stays, so that a latch outlives a change of policy. A paused service is left as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def decide(memory: Memory, look: Look) -> Answer:
         wanted=wanted,
         decisions=record(memory, after, look, was=want(memory, look), wanted=wanted),
         fact=words.state_fact(after, look),
-        what_next=words.say_what_next(after, look, limits),
+        what_next="" if look.paused else words.say_what_next(after, look, limits),
     )
 
 
@@ -63,7 +63,7 @@ def is_applicable(look: Look) -> bool:
 
 def advance(memory: Memory, look: Look, limits: Limits) -> Memory:
     """The memory after this look: the decision without its words."""
-    if not is_applicable(look):
+    if look.paused or not is_applicable(look):
         return memory
     arms = sort_into_arms(look.counts, engine=look.engine, fallback=look.spec.fallback)
     if look.policy is Mode.AUTO:

@@ -43,6 +43,7 @@ class Look:
     now: Moment
     in_flight: int = 0  # requests that run or wait: they began under the settings of before
     family: Family | None = None  # the model's, where it is a known one
+    paused: bool = False  # nothing is decided, and nothing counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
