@@ -71,7 +71,7 @@ test-gpu: ## check and measure the kernels on this machine's NVIDIA GPU; results
 
 .PHONY: test-kernels-full
 test-kernels-full: install ## the long kernel tests: many shapes in the interpreter, every compile, wrong kernels (minutes)
-	$(BIN)/python -m pytest tests/kernels/full_matrix.py tests/kernels/full_mutants.py
+	$(BIN)/python -m pytest tests/kernels/full_matrix.py tests/kernels/full_mutants.py tests/kernels/gpu_matrix.py
 
 .PHONY: test-e2e
 test-e2e: install ## the tests on the real cluster (CI=true: a skip is a failure)

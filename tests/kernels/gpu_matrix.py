@@ -1,4 +1,4 @@
-"""The long tests of what `check_gpu.py` brings: its tries compiled, its own checks far out and against wrong kernels.
+"""The long tests of what `check_gpu.py` brings: its tries compiled, and wrong kernels shown to fail its own checks.
 
 Run by `make test-kernels-full`; pytest does not collect it by name otherwise. It takes minutes.
 """
@@ -13,30 +13,21 @@ from pathlib import Path
 import pytest
 
 import pagefleet_kernels
-from pagefleet_kernels.bench import moves, tries
-from pagefleet_kernels.layout import FrameLayout, Precision
-
-TINY_LAYOUT = FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)
+from pagefleet_kernels.bench import tries
 
 COMPILE = """
 import json, sys
-from dataclasses import replace
 from pagefleet_kernels.bench.tries import DECODE_TRIES, PREFILL_TRIES
 from pagefleet_kernels.layout import Precision
-from pagefleet_kernels.offline_cases import LLAMA_8B, decode_case, prefill_case
-from pagefleet_kernels.paged_decode.launcher import decode_constants
-from pagefleet_kernels.paged_prefill.launcher import prefill_constants
-from pagefleet_kernels.tables import Masking
-precision = Precision(sys.argv[2])
+from pagefleet_kernels.offline_cases import LLAMA_8B, case
+from pagefleet_kernels.variants import Model, decode_variant, prefill_variant
+precision, model = Precision(sys.argv[2]), Model(layout=LLAMA_8B, group=4)
 if sys.argv[1] == "decode":
-    case, launches = decode_case("try", LLAMA_8B, precision, group=4), [n for n, _ in DECODE_TRIES[precision]]
-    shapes = [decode_constants(LLAMA_8B, LLAMA_8B.address(0), precision, 4, Masking(), n) for n in launches]
+    variants = [decode_variant(model, precision, direct=False, launch=n) for n, _ in DECODE_TRIES[precision]]
 else:
-    case, launches = prefill_case("try", LLAMA_8B, precision, group=4), [n for n, _ in PREFILL_TRIES[precision]]
-    shapes = [prefill_constants(LLAMA_8B, precision, 4, Masking(), n, 8) for n in launches]
-for launch, shape in zip(launches, shapes, strict=True):
-    one = replace(case, constants={**case.constants, **shape}, num_warps=launch.num_warps, num_stages=launch.num_stages)
-    built = one.compile(90)
+    variants = [prefill_variant(model, precision, direct=True, launch=n) for n, _ in PREFILL_TRIES[precision]]
+for variant in variants:
+    built = case("try", variant).compile(90)
     print(json.dumps([built.shared_bytes, [loop.spills for loop in built.loops[:1]]]))
 """
 
@@ -56,15 +47,9 @@ def test_every_try_compiles_into_its_shared_memory_without_spills_in_the_hot_loo
     assert [spills for _, spills in found] == [[0]] * len(found)
 
 
-@pytest.mark.parametrize("precision", list(Precision))
-def test_frames_beyond_eight_gibibytes_are_found(precision):
-    assert moves.check_far(TINY_LAYOUT, precision) == 0.0  # the pool's untouched pages cost no memory
-
-
 TINY = "FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)"
 DEMOTE = f"check_demote({TINY}, Precision.FP8_E4M3)"
 SWAP = f"check_swap({TINY}, 4)"
-FAR = f"check_far({TINY}, Precision.FP8_E4M3)"
 MUTANTS = {
     "demotion forgets all layers but one": (
         "seal_frames/__init__.py",
@@ -73,9 +58,9 @@ MUTANTS = {
         DEMOTE,
     ),
     "demotion writes the second frame of a run": (
-        "seal_frames/launcher.py",
-        "precision, frames, None, part)",
-        "precision, frames.flip(1), None, part)",
+        "seal_frames/__init__.py",
+        "pool, layout, range(layout.num_layers), precision, frames, impl=impl",
+        "pool, layout, range(layout.num_layers), precision, frames.flip(1) if impl == 'triton' else frames, impl=impl",
         DEMOTE,
     ),
     "a swap takes the slot's number for the frame's": (
@@ -89,24 +74,6 @@ MUTANTS = {
         "pool[frame].copy_(host[slot]",
         "pool[slot].copy_(host[slot]",
         SWAP,
-    ),
-    "32-bit offsets in a copy": (
-        "copy_frames/kernel.py",
-        "target = tl.load(targets_ptr + pair).to(tl.int64) * FRAME_WORDS",
-        "target = tl.load(targets_ptr + pair) * FRAME_WORDS",
-        FAR,
-    ),
-    "32-bit offsets in writing": (
-        "write_open/kernel.py",
-        "frame = tl.load(frames_ptr + token).to(tl.int64)",
-        "frame = tl.load(frames_ptr + token)",
-        f"{FAR.replace('num_layers=2', 'num_layers=1')}",
-    ),
-    "32-bit offsets in attention": (
-        "device_code.py",
-        "frame = tl.load(frames_ptr + index, mask=held, other=0).to(tl.int64)",
-        "frame = tl.load(frames_ptr + index, mask=held, other=0)",
-        FAR,
     ),
     "a norm without its weight": ("rms_norm/kernel.py", "x * inverse * weight", "x * inverse", "check_rms_norm(5, 48)"),
     "a norm over the padded row": (

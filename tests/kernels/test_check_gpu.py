@@ -35,7 +35,7 @@ def test_the_dry_run_checks_and_measures_everything_with_two_workers_and_writes_
     sections += ["transfer", "prefill", "layouts", "flashinfer", "compile_tries", "tune_decode", "tune_prefill"]
     assert list(found)[: len(sections)] == sections
     assert [row["case"].split()[0] for row in found["correctness"]] == [
-        *("decode", "prefill", "seal", "write", "copy", "swap", "demote", "later", "rms_norm", "rope", "silu_mul")
+        *("decode", "prefill", "seal", "write", "copy", "swap", "demote", "rms_norm", "rope", "silu_mul")
     ]
     assert found["tokens"][0]["compared"] == found["tokens"][0]["tokens"] == 120
     assert "| precision | batch | tokens |" in (tmp_path / "out" / "check_gpu.md").read_text()
@@ -79,7 +79,7 @@ def test_every_case_has_a_name_of_its_own(tmp_path, device):
     for part in PARTS:
         report.expect(part.cases(device))
     sections = [section for section, _ in report.outcomes]
-    assert sections.count("correctness") == {"cpu": 11, "cuda": 236}[device]
+    assert sections.count("correctness") == {"cpu": 10, "cuda": 236}[device]
     assert sections.count("decode") == {"cpu": 1, "cuda": 36}[device]
 
 

@@ -49,16 +49,15 @@ def _small() -> Iterator[Check]:
     yield "prefill", check_prefill, {**same, "chunks": [(0, 9), (17, 33)]}
     yield "seal", check_seal, {"layout": TINY, "precision": Precision.FP8_E4M3, "from_open": True}
     yield from _moves("tiny", TINY, FP8[:1])
-    arguments = {"layout": TINY, "precision": Precision.FP8_E4M3, "far_bytes": 3 * TINY.frame_bytes}
-    yield "later frames", moves.check_far, arguments
     yield from _elementwise("tiny", rows=3, heads=2, head_dim=16, hidden=48, middle=40)
 
 
 def _full() -> Iterator[Check]:
     """The models' own shapes first."""
-    far = SHAPES["Llama 8/32 head 128"][0]
+    layout, heads = SHAPES["Llama 8/32 head 128"]
     for precision in Precision:
-        yield f"beyond 8 GiB, {precision}", moves.check_far, {"layout": far, "precision": precision}
+        arguments = {"layout": layout, "precision": precision, "heads": heads}
+        yield f"beyond 8 GiB, {precision}", moves.check_far, arguments
     for shape, (layout, heads) in SHAPES.items():
         for mix_name, mix in MIXES.items():
             yield from _attention(shape, layout, heads, mix_name, mix)

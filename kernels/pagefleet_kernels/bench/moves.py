@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from pagefleet_kernels.copy_frames import copy_frames, frames_from_host, frames_to_host
+from pagefleet_kernels.checks import CODE_STEP, check_copy, check_decode, check_prefill, check_seal, check_write_open
+from pagefleet_kernels.copy_frames import frames_from_host, frames_to_host
+from pagefleet_kernels.guards import require
 from pagefleet_kernels.layout import FrameLayout, Precision
-from pagefleet_kernels.paged_decode import launcher as decode
-from pagefleet_kernels.paged_prefill import paged_prefill
 from pagefleet_kernels.read_frames import read_frames
-from pagefleet_kernels.seal_frames import demote_frames, seal_frames, seal_open_frames
-from pagefleet_kernels.tables import ChunkTable, FrameTable, Masking, OpenTable
+from pagefleet_kernels.seal_frames import demote_frames
 from pagefleet_kernels.testing import POISON
-from pagefleet_kernels.write_open import write_open
-
-CODE_STEP = {Precision.FP8_E4M3: 2.0**-3, Precision.FP8_E5M2: 2.0**-2}
-"""One step of a code relative to its value: interpreter and hardware round ties differently."""
-FAR_BYTES = 2**33
-"""Beyond it offsets in bytes, in bf16 and in fp32 elements all exceed 2^31."""
 
 
 def check_demote(layout: FrameLayout, precision: Precision, *, device: str = "cpu") -> float:
@@ -63,86 +56,23 @@ def check_swap(layout: FrameLayout, count: int, *, device: str = "cpu") -> float
     return 0.0
 
 
-def check_far(layout: FrameLayout, precision: Precision, *, far_bytes: int = FAR_BYTES, device: str = "cpu") -> float:
-    """All ops in the frames after the first `far_bytes` of a pool must do what they do in the first frames of a small
-    one: the same bytes, the same attention."""
-    base, used = far_bytes // layout.frame_bytes + 1, _frames_used(layout, precision)
-    found = []
-    for first in (0, base):
-        pool = torch.empty((first + used, layout.frame_bytes), dtype=torch.uint8, device=device)
-        pool[first:] = POISON
-        attention = _all_ops(pool, layout, precision, first)
-        found.append((pool[first:].cpu(), *(result.cpu() for result in attention)))
-        del pool
+def check_far(layout: FrameLayout, precision: Precision, *, heads: int, device: str = "cpu") -> float:
+    """All ops over frames that lie beyond 2^31 elements of any width. Returns the largest error of attention."""
+    if precision is Precision.BF16:
+        check_write_open(layout, device=device, far=True)
+        check_copy(layout, device=device, far=True)
+    else:
+        for from_open in (False, True):
+            check_seal(layout, precision, from_open=from_open, device=device, far=True)
+    size, mix = layout.tokens_per_frame(precision), [precision]
+    decoded = check_decode(layout, [0, 3 * size + 5], mix, heads=heads, device=device, far=True)
+    chunk = (2 * size - 3, 3 * size + 5)
+    prefilled = check_prefill(layout, [chunk], mix, heads=heads, device=device, far=True)
     if device != "cpu":
-        torch.cuda.empty_cache()  # other processes need the memory, too
-    for what, near, far in zip(("frames", "decode", "prefill"), *found, strict=True):
-        require(torch.equal(near, far), f"{what}: frame {base} is treated otherwise than frame 0")
-    require(bool(found[0][1].isfinite().all() and found[0][2].isfinite().all()), "attention is not finite")
-    return 0.0
-
-
-def _frames_used(layout: FrameLayout, precision: Precision) -> int:
-    return layout.open_frames_per_group(precision) + 3
-
-
-def _all_ops(
-    pool: torch.Tensor, layout: FrameLayout, precision: Precision, first: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two groups sealed, in place and from values, one copied over, five open tokens; then attention over all."""
-    device, size, block = pool.device, layout.tokens_per_frame(precision), layout.block_size
-    generator, heads = torch.Generator().manual_seed(10), (layout.num_kv_heads, layout.head_dim)
-    keys, values = torch.randn((2, 2 * size + 5, *heads), generator=generator).bfloat16().to(device)
-    opens = layout.open_frames_per_group(precision)
-    at = torch.arange(size, device=device, dtype=torch.int32)
-    run = first + torch.arange(opens, device=device, dtype=torch.int32)
-    second, third, own = first + opens, first + opens + 1, first + opens + 2
-    for layer in range(layout.num_layers):
-        write_open(pool, layout, layer, run[at // block], at % block, keys[:size], values[:size], impl="triton")
-        write_open(pool, layout, layer, at[:5] * 0 + own, at[:5], keys[-5:], values[-5:], impl="triton")
-        group = keys[None, size : 2 * size], values[None, size : 2 * size]
-        seal_frames(pool, layout, layer, precision, run[:1] * 0 + second, *group, impl="triton")
-    seal_open_frames(pool, layout, range(layout.num_layers), precision, run[None], impl="triton")
-    copy_frames(pool, layout, run[:1] * 0 + second, run[:1] * 0 + third, impl="triton")
-    sealed = FrameTable(
-        precision=precision,
-        frames=torch.tensor([[first, third]], dtype=torch.int32, device=device),
-        starts=torch.tensor([[0, size]], dtype=torch.int32, device=device),
-        counts=torch.tensor([2], dtype=torch.int32, device=device),
-    )
-    return _attention(pool, layout, sealed, own, keys[-5:], values[-5:])
-
-
-def _attention(
-    pool: torch.Tensor, layout: FrameLayout, sealed: FrameTable, own: int, keys: torch.Tensor, values: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decode of the last of five open tokens, and prefill of five after them."""
-    device, layer, scale = pool.device, layout.num_layers - 1, layout.head_dim**-0.5
-    queries = torch.randn((5, 4 * layout.num_kv_heads, layout.head_dim), generator=torch.Generator().manual_seed(11))
-    queries = queries.bfloat16().to(device)
-    start = 2 * layout.tokens_per_frame(sealed.precision)
-    own_table = OpenTable(
-        frames=torch.tensor([[own]], dtype=torch.int32, device=device),
-        starts=torch.tensor([start], dtype=torch.int32, device=device),
-        lengths=torch.tensor([5], dtype=torch.int32, device=device),
-    )
-    decoded = decode.paged_decode(queries[:1], pool, layout, layer, [sealed], own_table, scale, Masking(), splits=1)
-    chunk = ChunkTable(
-        offsets=torch.tensor([0, 5], dtype=torch.int32, device=device),
-        positions=torch.arange(start + 5, start + 10, dtype=torch.int32, device=device),
-        group_starts=torch.full((5,), start, dtype=torch.int32, device=device),
-        sealed=[sealed],
-        open=own_table,
-    )
-    return decoded, paged_prefill(queries, keys, values, chunk, pool, layout, layer, scale=scale, impl="triton")
+        torch.cuda.empty_cache()  # 8 GiB, which other processes need, too
+    return max(decoded, prefilled)
 
 
 def _wait(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise AssertionError unless `condition` holds."""
-    if not condition:
-        raise AssertionError(message)
