@@ -28,6 +28,7 @@ from pagefleet_engine.runtime.cuda import find_machine
 from pagefleet_engine.runtime.device_memory import PoolShare
 from pagefleet_engine.runtime.executor import LocalExecutor
 from pagefleet_engine.runtime.host import available_bytes, usable_cores
+from pagefleet_engine.runtime.host_share import keeps_four_bits, model_bytes
 from pagefleet_engine.runtime.loading import RunnerPlan, load_runner, make_runner
 from pagefleet_engine.runtime.ranks import RanksExecutor
 from pagefleet_engine.scheduling.config import SchedulerConfig
@@ -64,7 +65,14 @@ def build_core(arguments: EngineArguments) -> BuiltEngine:
     checkpoint = open_checkpoint(found.path)
     tokenizer = open_tokenizer(checkpoint)
     backend = find_backend(arguments, os.environ)
-    plan = plan_runner(arguments, checkpoint.config, tokenizer.eos_token_ids, available_bytes(), backend)
+    plan = plan_runner(
+        arguments,
+        checkpoint.config,
+        tokenizer.eos_token_ids,
+        available_bytes(),
+        backend,
+        in_four_bits=keeps_four_bits(checkpoint),
+    )
     layout = plan.layout(checkpoint.config, Shard(size=arguments.tensor_parallel_size))
     executor = start_executor(plan, checkpoint, arguments.tensor_parallel_size)
     plan = replace(plan, num_frames=executor.num_frames)
@@ -116,12 +124,16 @@ def plan_runner(
     eos_token_ids: tuple[int, ...],
     free_bytes: int,
     backend: Backend = CPU,
+    *,
+    in_four_bits: bool = False,
 ) -> RunnerPlan:
     """Sizes of the runner on every rank, from the arguments and the host memory there is. Raises `StartupError`.
 
-    On a GPU the pool takes a share of the device, which ranks measure once their weights are there (`share`).
+    On a GPU the pool takes a share of the device, which ranks measure once their weights are there (`share`). On a CPU
+    the share of the free memory holds weights, one step and swapped frames as well; `in_four_bits` says that the file
+    brings a packed copy of the weights.
     """
-    size, swap = arguments.tensor_parallel_size, swap_bytes(arguments, free_bytes)
+    size = arguments.tensor_parallel_size
     dtype = _DTYPES[arguments.dtype]
     max_model_len = resolve_max_model_len(arguments, config)
     precisions = precisions_in_use(arguments, read_start(arguments), max_model_len)
@@ -137,16 +149,32 @@ def plan_runner(
         eos_token_ids=eos_token_ids,
         batch_invariant=arguments.batch_invariant,
         backend=backend,
+        precisions=tuple(sorted(precisions)),
     )
     try:
         layout = plan.layout(config, Shard(size=size))
     except ValueError as error:
         raise StartupError(f"--tensor-parallel-size {size}: {error}") from error
+    model = 0 if backend.is_gpu else size * rank_bytes(plan, config, arguments, in_four_bits=in_four_bits)
+    swap = swap_bytes(arguments, max(0, free_bytes - model))
     plan = replace(plan, num_host_frames=swap // size // layout.frame_bytes)
     if backend.is_gpu and arguments.kv_cache_memory_bytes is None:
         return replace(plan, share=pool_share(arguments, layout, max_model_len, precisions))
-    frames = pool_frames(arguments, layout, max_model_len, (free_bytes - swap) // size, precisions)
+    taken = (model + swap) // size
+    frames = pool_frames(arguments, layout, max_model_len, free_bytes // size, precisions, taken_bytes=taken)
     return replace(plan, num_frames=frames)
+
+
+def rank_bytes(plan: RunnerPlan, config: ModelConfig, arguments: EngineArguments, *, in_four_bits: bool) -> int:
+    """What one rank on a CPU takes beside its frames."""
+    size = arguments.tensor_parallel_size
+    return model_bytes(
+        Shard(size=size).config(config),
+        arguments,
+        itemsize=plan.dtype.itemsize,
+        num_positions=plan.num_positions,
+        is_packed=in_four_bits and size == 1 and plan.dtype is torch.bfloat16,
+    )
 
 
 def warm_up_requests(arguments: EngineArguments, plan: RunnerPlan, layout: FrameLayout) -> list[Request]:
@@ -245,8 +273,10 @@ def pool_frames(
     max_model_len: int,
     free_bytes: int,
     precisions: Collection[Precision] = (),
+    *,
+    taken_bytes: int = 0,
 ) -> int:
-    """Frames of the pool, from a byte budget or a share of the free memory.
+    """Frames of the pool, from a byte budget or a share of the free memory, of which `taken_bytes` go to others.
 
     A share never takes more than every sequence of the capacity could fill. Raises `StartupError`, with the bytes it
     would take, when one sequence of `max_model_len` does not fit in one of `precisions`.
@@ -256,9 +286,11 @@ def pool_frames(
         frames = arguments.kv_cache_memory_bytes // layout.frame_bytes
         origin = f"--kv-cache-memory-bytes {arguments.kv_cache_memory_bytes}"
     else:
-        frames = int(free_bytes * arguments.gpu_memory_utilization) // layout.frame_bytes
+        frames = max(0, int(free_bytes * arguments.gpu_memory_utilization) - taken_bytes) // layout.frame_bytes
         frames = min(frames, one * arguments.max_num_seqs)
         origin = f"--gpu-memory-utilization {arguments.gpu_memory_utilization:g} of {free_bytes} free bytes"
+        if taken_bytes:
+            origin += f", less {taken_bytes} for the weights, one step and --swap-space,"
     if frames < one:
         raise StartupError(
             f"{origin} holds {frames} frames, but one sequence of {max_model_len} tokens in {widest} takes {one}: "
