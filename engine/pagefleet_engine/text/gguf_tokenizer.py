@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tokenizers
-from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.text.chat import ChatTemplate
@@ -21,6 +21,8 @@ _GPT4_WORDS = (
     r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+_LLAMA3 = ("llama-bpe", "llama3")
+
 
 def load_gguf_tokenizer(file: GgufFile) -> BpeTokenizer:
     """Raises `StartupError` for a tokenizer kind that we do not have."""
@@ -31,16 +33,22 @@ def load_gguf_tokenizer(file: GgufFile) -> BpeTokenizer:
     types = [int(value) for value in file.get("tokenizer.ggml.token_type") or [1] * len(tokens)]
     special = [i for i, token_type in enumerate(types) if token_type == _CONTROL]
     matched = [i for i, token_type in enumerate(types) if token_type in (_CONTROL, _USER_DEFINED)]
+    is_llama3 = file.text("tokenizer.ggml.pre") in _LLAMA3
     backend = tokenizers.Tokenizer(
         models.BPE(
             vocab={token: i for i, token in enumerate(tokens)},
             merges=[_pair(file, merge) for merge in file.strings("tokenizer.ggml.merges")],
+            ignore_merges=is_llama3,  # a word that is a token stays whole
         )
     )
+    if file.text("tokenizer.ggml.pre") == "qwen2":
+        backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = _pre_tokenizer(file)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([tokenizers.AddedToken(tokens[i], normalized=False, special=True) for i in matched])
-    bos = file.integer("tokenizer.ggml.bos_token_id") if file.get("tokenizer.ggml.add_bos_token") else None
+    adds_bos = file.get("tokenizer.ggml.add_bos_token")
+    adds_bos = is_llama3 if adds_bos is None else adds_bos
+    bos = file.integer("tokenizer.ggml.bos_token_id") if adds_bos else None
     return BpeTokenizer(
         backend,
         vocab_size=len(tokens),
@@ -73,7 +81,7 @@ def _pre_tokenizer(file: GgufFile) -> pre_tokenizers.PreTokenizer:
         return pre_tokenizers.Sequence(parts)
     if name in ("gpt-2", "default"):
         return pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if name in ("llama-bpe", "llama3", "qwen2"):
+    if name in (*_LLAMA3, "qwen2"):
         words = _GPT4_WORDS.format(digits="" if name == "qwen2" else "{1,3}")
         split = pre_tokenizers.Split(Regex(words), behavior="isolated")
         return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])

@@ -1,8 +1,11 @@
-"""Byte-level BPE over the `tokenizers` library: what GPT-2, SmolLM2, Llama 3 and Qwen use."""
+"""BPE over the `tokenizers` library: byte-level, as SmolLM2, Llama 3 and Qwen use it, or with byte fallback, as Llama 2
+and Mistral 7B do."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 import tokenizers
@@ -12,8 +15,17 @@ from pagefleet_engine.text.chat import ChatTemplate
 from pagefleet_engine.text.detokenizer import IncrementalDetokenizer
 
 
+class Alphabet(Enum):
+    """How entries of the vocabulary spell bytes."""
+
+    BYTE_LEVEL = auto()
+    """Every character stands for one byte."""
+    BYTE_FALLBACK = auto()
+    """Characters stand for themselves."""
+
+
 class BpeTokenizer:
-    """`pagefleet_engine.api.Tokenizer` over a byte-level BPE. Immutable, usable from any thread."""
+    """`pagefleet_engine.api.Tokenizer` over a BPE. Immutable, usable from any thread."""
 
     def __init__(
         self,
@@ -24,6 +36,7 @@ class BpeTokenizer:
         eos_token_ids: tuple[int, ...],
         bos_token_id: int | None,
         chat_template: ChatTemplate | None,
+        alphabet: Alphabet = Alphabet.BYTE_LEVEL,
     ) -> None:
         self._backend = backend
         self.vocab_size = vocab_size
@@ -34,7 +47,9 @@ class BpeTokenizer:
         self.template_source = "" if chat_template is None else chat_template.source
         self._chat_template = chat_template
         added = backend.get_added_tokens_decoder()
-        self._bytes = tuple(_token_bytes(backend.id_to_token(i), literal=i in added) for i in range(vocab_size))
+        bytes_of = _BYTES_OF[alphabet]
+        entries = ((backend.id_to_token(i), i in added) for i in range(vocab_size))
+        self._bytes = tuple(bytes_of(token, literal) for token, literal in entries)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids; `add_special_tokens` puts the begin-of-sequence token first where the model wants one."""
@@ -60,11 +75,19 @@ class BpeTokenizer:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        longest: int | None = None,
     ) -> str:
         """The prompt text. Raises `RequestRefused` when there is no template or it refuses."""
         if self._chat_template is None:
             raise RequestRefused("this model has no chat template: use /v1/completions", param="messages")
-        return self._chat_template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
+        return self._chat_template.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            variables=variables,
+            longest=longest,
+        )
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
         return IncrementalDetokenizer(self._shown_bytes if skip_special_tokens else self.token_bytes)
@@ -83,10 +106,30 @@ def _byte_alphabet() -> dict[str, int]:
 _ALPHABET = _byte_alphabet()
 
 
-def _token_bytes(token: str | None, *, literal: bool) -> bytes:
+def _byte_level(token: str | None, literal: bool) -> bytes:
     """Bytes of a vocabulary entry. Ids without an entry (a padded embedding) have none."""
     if token is None:
         return b""
     if literal or any(char not in _ALPHABET for char in token):
         return token.encode()
     return bytes(_ALPHABET[char] for char in token)
+
+
+_SINGLE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def _byte_fallback(token: str | None, literal: bool) -> bytes:
+    """The same, where a space is written as U+2581 and single bytes as `<0x0A>`."""
+    if token is None:
+        return b""
+    if literal:
+        return token.encode()
+    if found := _SINGLE_BYTE.fullmatch(token):
+        return bytes.fromhex(found[1])
+    return token.replace("\u2581", " ").encode()
+
+
+_BYTES_OF: Mapping[Alphabet, Callable[[str | None, bool], bytes]] = {
+    Alphabet.BYTE_LEVEL: _byte_level,
+    Alphabet.BYTE_FALLBACK: _byte_fallback,
+}

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.layers.packed import BlockWeights
+from pagefleet_engine.weights.gguf_header import check_counts
 
-_BROKEN = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
+_BROKEN = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, RecursionError)
 """What the reader raises, by where a file is cut or garbled."""
 
 
@@ -27,6 +28,7 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         _check_magic(path)
+        check_counts(path)
         try:
             reader = gguf.GGUFReader(str(path))
         except _BROKEN as error:

@@ -26,6 +26,7 @@ def read_hf_config(folder: Path) -> ModelConfig:
     if names[0] not in ARCHITECTURES:
         raise StartupError(f"{path}: architecture {names[0]!r} is not supported; use one of {', '.join(ARCHITECTURES)}")
     architecture = ARCHITECTURES[names[0]]
+    _check_activation(path, raw)
     try:
         heads = int(raw["num_attention_heads"])
         return ModelConfig(
@@ -49,6 +50,13 @@ def read_hf_config(folder: Path) -> ModelConfig:
         raise StartupError(f"{path}: {error.args[0]} is missing") from error
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise StartupError(f"{path}: {error}") from error
+
+
+def _check_activation(path: Path, raw: Mapping[str, Any]) -> None:
+    """All four families gate with SiLU; with another function the same weights give other logits, silently."""
+    found = raw.get("hidden_act", "silu")
+    if found not in ("silu", "swish"):
+        raise StartupError(f"{path}: hidden_act {found!r} is not supported; silu is")
 
 
 def read_json(path: Path) -> dict[str, Any]:

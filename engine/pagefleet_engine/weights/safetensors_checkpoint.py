@@ -11,6 +11,9 @@ from pagefleet_engine.errors import StartupError
 from pagefleet_engine.weights.choice import weight_files
 from pagefleet_engine.weights.hf_config import read_hf_config
 
+_COMPUTED = ".rotary_emb.inv_freq"
+"""Old checkpoints store what follows from the configuration."""
+
 
 class SafetensorsCheckpoint:
     """The `*.safetensors` files of a folder; tensors are read when asked for."""
@@ -43,6 +46,8 @@ class SafetensorsCheckpoint:
         try:
             with safe_open(file, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118  no mapping: it has `keys` and nothing else
+                    if name.endswith(_COMPUTED):
+                        continue
                     if name in self._home:
                         raise StartupError(f"{file}: tensor {name} is in {self._home[name].name} too")
                     self._home[name] = file

@@ -4,13 +4,14 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.request import Request, SamplingParams
 from pagefleet_engine.testing import naive_logits, tiny_core
 from pagefleet_engine.text.hf_tokenizer import load_hf_tokenizer
 from pagefleet_engine.weights.hf_config import read_hf_config
-from pagefleet_engine.weights.loader import load_decoder, open_checkpoint
+from pagefleet_engine.weights.loader import check_tensors, load_decoder, open_checkpoint
 
 SIZES = {
     "hidden_size": 48,
@@ -95,6 +96,7 @@ REFUSED = {
     "another architecture": ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported"),
     "no architecture": ({"architectures": None}, "'none' is not supported"),
     "a missing size": ({"hidden_size": None}, "config.json"),
+    "another activation": ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; silu is"),
     "a scaling we do not have": ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "'yarn' is not supported"),
 }
 
@@ -130,6 +132,14 @@ def test_a_damaged_weight_file_is_named(tmp_path):
         open_checkpoint(str(tmp_path))
 
 
+def test_what_old_checkpoints_store_beside_the_weights_is_passed_over(tmp_path):
+    saved_model(tmp_path, "Llama", {})
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    save_file(tensors, path, metadata={"format": "pt"})
+    check_tensors(open_checkpoint(str(tmp_path)))
+
+
 def write_tokenizer(folder, **settings):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -152,9 +162,3 @@ def test_the_tokenizer_of_a_folder(tmp_path):
     assert found.eos_token_ids == (3, 29)
     assert found.apply_chat_template([{"role": "user", "content": "hi"}]) == "<s>hi"
     assert found.token_bytes(31) == b""
-
-
-def test_a_tokenizer_that_is_not_byte_level_is_refused(tmp_path):
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram"}}))
-    with pytest.raises(StartupError, match="only byte-level BPE"):
-        load_hf_tokenizer(tmp_path, vocab_size=32)
