@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
-_LIMITS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+
+class _MemoryFiles(NamedTuple):
+    """Where a version of cgroups tells limit and use, and which line of `memory.stat` can be reclaimed."""
+
+    limit: str
+    usage: str
+    stat: str
+    reclaimable: str
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+"""As a container sees its own group."""
+_MEMORY_FILES = (
+    _MemoryFiles("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    _MemoryFiles(
+        "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"
+    ),
 )
-"""Files of cgroup v2 and v1, as a container sees its own group."""
+"""Of cgroup v2, and of v1."""
 
 
 _CPU_MAX = "/sys/fs/cgroup/cpu.max"
@@ -33,14 +48,32 @@ def quota_cores(words: list[str]) -> int:
     return -(-int(words[0]) // int(words[1]))
 
 
-def available_bytes() -> int:
-    """Bytes that can be allocated without swapping or hitting the cgroup's limit."""
-    limits = [_machine_available(Path("/proc/meminfo").read_text())]
-    for limit, usage in _LIMITS:
-        found = _read_number(Path(limit)), _read_number(Path(usage))
-        if found[0] is not None and found[1] is not None:
-            limits.append(found[0] - found[1])
-    return max(min(limits), 0)
+def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = _CGROUPS) -> int:
+    """Bytes that can be allocated without swapping or hitting the cgroup's limit.
+
+    Use counts the page cache: a model that has just been downloaded, or is mapped, would leave nothing. What of it is
+    inactive goes before the limit does harm, so it is free here, as in the working set of Kubernetes.
+    """
+    left = [_machine_available(meminfo.read_text())]
+    left += [found for files in _MEMORY_FILES if (found := _cgroup_available(cgroups, files)) is not None]
+    return max(min(left), 0)
+
+
+def _cgroup_available(cgroups: Path, files: _MemoryFiles) -> int | None:
+    """None where there is no such group, or no limit."""
+    limit, usage = _read_number(cgroups / files.limit), _read_number(cgroups / files.usage)
+    if limit is None or usage is None:
+        return None
+    return limit - max(0, usage - _stat(cgroups / files.stat, files.reclaimable))
+
+
+def _stat(path: Path, name: str) -> int:
+    """One line of `memory.stat`, in bytes; 0 where it cannot be read."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return 0
+    return next((int(words[1]) for words in lines if len(words) == 2 and words[0] == name and words[1].isdigit()), 0)
 
 
 def _machine_available(meminfo: str) -> int:

@@ -100,6 +100,42 @@ def test_free_memory_is_read_in_bytes():
     assert available_bytes() > 0
 
 
+V2 = {"memory.max": "1000000", "memory.current": "700000"}
+V1 = {"memory/memory.limit_in_bytes": "1000000", "memory/memory.usage_in_bytes": "700000"}
+CGROUPS = {
+    "no cgroup: the machine's": ({}, 2048 * 1024),
+    "v2: limit less use": (V2, 300_000),
+    "v2 without a limit": (V2 | {"memory.max": "max"}, 2048 * 1024),
+    "v2: a limit above what the machine has": (V2 | {"memory.max": "100000000"}, 2048 * 1024),
+    "v2: pages of files that nobody uses are free": (
+        V2 | {"memory.stat": "anon 100000\nfile 600000\ninactive_file 500000\nactive_file 100000\n"},
+        800_000,
+    ),
+    "v2: more cache than use is all of it": (V2 | {"memory.stat": "inactive_file 900000\n"}, 1_000_000),
+    "v2: use above the limit": (V2 | {"memory.current": "1000001"}, 0),
+    "v2: a line without a number": (V2 | {"memory.stat": "inactive_file\ninactive_file x\n"}, 300_000),
+    "v1: limit less use": (V1, 300_000),
+    "v1: the total of the group and those below it": (
+        V1 | {"memory/memory.stat": "inactive_file 1\ntotal_inactive_file 500000\n"},
+        800_000,
+    ),
+    "v1: no limit is a very large number": (
+        V1 | {"memory/memory.limit_in_bytes": "9223372036854771712"},
+        2048 * 1024,
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "want"), CGROUPS.values(), ids=CGROUPS.keys())
+def test_memory_that_a_cgroup_leaves(files, want, tmp_path):
+    (tmp_path / "memory").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n")
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 4096 kB\nMemAvailable:   2048 kB\n")
+    assert available_bytes(meminfo, tmp_path) == want
+
+
 QUOTAS = {
     "no quota": (["max", "100000"], 2**16),
     "two cores": (["200000", "100000"], 2),
