@@ -194,8 +194,13 @@ class Tokenizer(Protocol):
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        longest: int | None = None,
     ) -> str:
-        """The prompt text. Raises `RequestRefused` when the model has no template or the template refuses."""
+        """The prompt text. Raises `RequestRefused` when the model has no template or the template refuses.
+
+        `variables` are more names for the template. A text longer than `longest` characters may not be all of it.
+        """
         ...
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer: ...

@@ -258,6 +258,8 @@ class ByteTokenizer:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        longest: int | None = None,
     ) -> str:
         lines: Iterable[str] = (f"{message['role']}: {message['content']}\n" for message in messages)
         return "".join(lines) + ("assistant: " if add_generation_prompt else "")

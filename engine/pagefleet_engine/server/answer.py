@@ -6,6 +6,7 @@ Pure: no engine, no clock, no HTTP.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pagefleet_engine.api import Detokenizer, TokenLogprobs, TokenOutput
 from pagefleet_engine.prompt_logprobs import PromptLogprobs
@@ -13,6 +14,8 @@ from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.job import Choice
 from pagefleet_engine.server.stopping import Cut, StopStrings
 from pagefleet_engine.server.tool_parser import CallPiece
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,8 @@ class Delta:
     text: str
     num_tokens: int
     """Tokens generated since the last delta, those of a stop string included."""
+    token_ids: tuple[int, ...] = ()
+    """Where the client wants them: those of the text, which may have come before it."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     stop_logprobs: TokenLogprobs | None = None
     """Those of the stop token that ended the answer, which is no part of it."""
@@ -40,14 +45,16 @@ class Delta:
     @property
     def is_empty(self) -> bool:
         """There is nothing in it for the client."""
-        shown = self.text or self.tool_calls or self.logprobs or self.finish_reason
+        shown = self.text or self.tool_calls or self.logprobs or self.token_ids or self.finish_reason
         return not shown and self.prompt_logprobs is None
 
 
 class Answer:
-    """Follows one choice from its first output to its last. Text and log probabilities leave together."""
+    """Follows one choice from its first output to its last. Text, tokens and log probabilities leave together."""
 
-    def __init__(self, choice: Choice, detokenizer: Detokenizer, *, include_stop: bool) -> None:
+    def __init__(
+        self, choice: Choice, detokenizer: Detokenizer, *, include_stop: bool, keeps_token_ids: bool = False
+    ) -> None:
         self._index = choice.index
         self._is_leader = choice.index == choice.leader
         self._min_tokens = choice.sampling.min_tokens
@@ -56,22 +63,28 @@ class Answer:
         self._stops = StopStrings(choice.sampling.stop, include=include_stop)
         self._num_tokens = 0
         self._logprobs: list[TokenLogprobs] = []
+        self._keeps_token_ids = keeps_token_ids
+        self._token_ids: list[int] = []
 
     def add(self, output: TokenOutput) -> Delta:
         """The next delta; when it carries a `finish_reason` the answer has ended, whatever the engine says later."""
         self._num_tokens += len(output.token_ids)
         self._logprobs.extend(output.logprobs or ())
+        if self._keeps_token_ids:
+            self._token_ids.extend(output.token_ids)
         text = self._detokenizer.push(output.token_ids)
         if output.finish_reason is not None:
             text += self._detokenizer.flush()
         cut = self._cut(text)
         reason = FinishReason.STOP if cut.matched is not None else output.finish_reason
         text = cut.text if cut.matched is not None or reason is None else cut.text + self._stops.flush()
+        release = bool(text) or reason is not None
         return Delta(
             index=self._index,
             text=text,
             num_tokens=len(output.token_ids),
-            logprobs=self._take_logprobs(release=bool(text) or reason is not None),
+            token_ids=_take(self._token_ids) if release else (),
+            logprobs=_take(self._logprobs) if release else (),
             stop_logprobs=output.stop_logprobs,
             prompt_logprobs=output.prompt_logprobs,
             finish_reason=reason,
@@ -87,9 +100,8 @@ class Answer:
         """The model's own end of a sequence is no reason that a client needs to hear."""
         return output.stop_token_id if output.stop_token_id in self._stop_token_ids else None
 
-    def _take_logprobs(self, *, release: bool) -> tuple[TokenLogprobs, ...]:
-        if not release:
-            return ()
-        taken = tuple(self._logprobs)
-        self._logprobs.clear()
-        return taken
+
+def _take(held: list[T]) -> tuple[T, ...]:
+    taken = tuple(held)
+    held.clear()
+    return taken

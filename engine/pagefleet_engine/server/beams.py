@@ -111,7 +111,7 @@ class _Search:
 
     def _new_id(self) -> str:
         self._num_requests += 1
-        return f"{self._job.id}-{self._first.index}-beam-{self._num_requests}"
+        return f"{self._job.key}-{self._first.index}-beam-{self._num_requests}"
 
     def _release(self, request_ids: Sequence[str]) -> None:
         for request_id in request_ids:
@@ -126,6 +126,7 @@ class _Search:
             index=choice.index,
             text=detokenizer.push(beam.token_ids) + detokenizer.flush(),
             num_tokens=len(beam.token_ids),
+            token_ids=tuple(beam.token_ids) if self._job.returns_token_ids else (),
             finish_reason=beam.finish_reason,
             num_cached_tokens=self._num_cached if choice is self._first else 0,
         )

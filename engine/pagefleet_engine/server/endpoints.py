@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pagefleet_engine.request import SamplingParams
 from pagefleet_engine.server.beam_fields import check_beams, check_num_choices
+from pagefleet_engine.server.dialogue import check_dialogue
 from pagefleet_engine.server.errors import invalid
 from pagefleet_engine.server.inputs import (
     build_sampling,
-    check_messages,
     check_prompt_logprobs,
     check_prompts,
     check_stream_options,
 )
 from pagefleet_engine.server.job import Job, PromptPlan, fit_length, spread, wants
+from pagefleet_engine.server.names import names
 from pagefleet_engine.server.responding import respond
 from pagefleet_engine.server.schemas import (
     ChatBody,
@@ -30,27 +30,27 @@ from pagefleet_engine.server.service import Service
 from pagefleet_engine.server.shapes import ChatShape, CompletionShape
 from pagefleet_engine.server.structured import check_wanted
 from pagefleet_engine.server.structured_work import Structure
-from pagefleet_engine.server.tokenising import Dialogue, TokenisedPrompt, tokenize_dialogue, tokenize_prompts
+from pagefleet_engine.server.tokenising import TokenisedPrompt, tokenize_dialogue, tokenize_prompts
 from pagefleet_engine.server.tools import ToolUse, check_tools
 
 
 async def chat(request: Request, service: Service) -> Response:
     """`POST /v1/chat/completions`."""
     body = parse_body(ChatBody, await service.bodies.read(request))
+    named = names(request, body, "chatcmpl")
     model = service.model_id(body.model)
     check_stream_options(body)
-    messages = check_messages(body.messages, service.limits)
+    use = check_tools(body.tools, body.tool_choice, body.parallel_tool_calls, service.limits)
+    dialogue = check_dialogue(body, use, service.limits)
     engine = service.engine
     sampling = build_sampling(body, service.limits, engine.model_info.vocab_size)
     beam = check_beams(body, service.limits)
-    use = check_tools(body.tools, body.tool_choice, body.parallel_tool_calls, service.limits)
     structure = await _structure(service, body, use)
-    dialogue = Dialogue(messages=messages, use=use, add_generation_prompt=body.add_generation_prompt is not False)
     ids = await tokenize_dialogue(service, dialogue)
     check_prompt_logprobs(body, len(ids), service.limits)
     plans = _plans(service, model, [(ids, "")], sampling, param="messages")
     job = Job(
-        id=f"chatcmpl-{uuid4().hex}",
+        **named,
         created=int(service.unix_time()),
         model=model,
         choices=spread(plans),
@@ -65,6 +65,7 @@ async def chat(request: Request, service: Service) -> Response:
 async def completions(request: Request, service: Service) -> Response:
     """`POST /v1/completions`."""
     body = parse_body(CompletionBody, await service.bodies.read(request))
+    named = names(request, body, "cmpl")
     model = service.model_id(body.model)
     check_stream_options(body)
     prompts = check_prompts(body.prompt, service.limits)
@@ -78,7 +79,7 @@ async def completions(request: Request, service: Service) -> Response:
     prompts_and_echoes = [(ids, text if body.echo else "") for ids, text in tokenised]
     plans = _plans(service, model, prompts_and_echoes, sampling, param="prompt")
     job = Job(
-        id=f"cmpl-{uuid4().hex}",
+        **named,
         created=int(service.unix_time()),
         model=model,
         choices=spread(plans),

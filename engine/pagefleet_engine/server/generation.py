@@ -72,6 +72,7 @@ async def _run_choice(service: Service, job: Job, choice: Choice, scores: Prompt
         choice,
         _detokenizer(service, job),
         include_stop=job.include_stop,
+        keeps_token_ids=job.returns_token_ids,
     )
     timer = RequestTimer(service.metrics, arrived_at=service.monotonic())
     watch = Watch(
@@ -86,7 +87,7 @@ async def _run_choice(service: Service, job: Job, choice: Choice, scores: Prompt
     sampling = choice.sampling
     if job.keep is not None and sampling.logprobs is None:
         sampling = replace(sampling, logprobs=0)  # the candidates are ranked by them
-    outputs = engine.generate(f"{job.id}-{choice.index}", choice.prompt_ids, sampling, request_options(job, choice))
+    outputs = engine.generate(f"{job.key}-{choice.index}", choice.prompt_ids, sampling, request_options(job, choice))
     try:
         async with aclosing(outputs):
             async for output in outputs:
@@ -132,6 +133,6 @@ def request_options(job: Job, choice: Choice) -> RequestOptions:
         priority=job.priority,
         cache_salt=job.cache_salt,
         allow_demotion=choice.pick.allow_demotion,
-        fork_of=None if choice.index == choice.leader else f"{job.id}-{choice.leader}",
+        fork_of=None if choice.index == choice.leader else f"{job.key}-{choice.leader}",
         constraint=job.structure.constraint(validates=choice.pick.validates),
     )

@@ -41,6 +41,9 @@ class Job:
     """All choices of one HTTP request."""
 
     id: str
+    """What the client reads, who may have chosen it."""
+    key: str
+    """What the engine's requests are named after: no client chooses it, so it is nobody else's."""
     created: int
     """Unix seconds."""
     model: str
@@ -62,6 +65,8 @@ class Job:
     """The choices are the best of a beam search, instead of being sampled."""
     echoes_logprobs: bool = False
     """The log probabilities of an answer begin with those of its prompt."""
+    returns_token_ids: bool = False
+    """The client wants the tokens of prompts and answers as numbers, too."""
     prompt_logprobs: int | None = None
     """The client wants those of the prompt by themselves, with so many of the most likely tokens."""
 
@@ -79,6 +84,7 @@ def wants(body: GenerationBody) -> dict[str, Any]:
         "cache_salt": body.cache_salt or "",
         "echoes_logprobs": body.echoed_logprobs is not None,
         "prompt_logprobs": body.prompt_logprobs,
+        "returns_token_ids": body.return_token_ids is True,
         "keep": (body.n or 1) if body.best_of is not None and body.best_of > (body.n or 1) else None,
     }
 

@@ -68,6 +68,10 @@ class Limits:
     """Texts that wait for a thread; further requests get 429."""
     thread_timeout_s: float = 10.0
     """Time that a text, a schema or a grammar waits for a thread, because others take long: 429."""
+    template_variables: int = 16
+    """Entries of `chat_template_kwargs`."""
+    template_variable_chars: int = 1_024
+    """Of one that is a string."""
     tools: int = 128
     """Also calls in one message of a dialogue."""
     tools_bytes: int = 262_144

@@ -47,6 +47,7 @@ _FORMAT: Final = {
 Anything = Annotated[Any, WithJsonSchema({})]
 ResponseFormat = Annotated[Any, WithJsonSchema({"anyOf": [_FORMAT, _NOTHING]})]
 StructuredOutputs = Annotated[Any, WithJsonSchema({"anyOf": [_OBJECT, _NOTHING]})]
+TemplateVariables = Annotated[Any, WithJsonSchema({"anyOf": [_OBJECT, _NOTHING]})]
 Tools = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "array", "items": _FUNCTION}, _NOTHING]})]
 ToolChoice = Annotated[Any, WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, _FUNCTION, _NOTHING]})]
 
@@ -102,6 +103,8 @@ class GenerationBody(_Body):
     guided_grammar: Anything = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    request_id: str | None = None
     user: str | None = None
 
     @property
@@ -118,6 +121,8 @@ class ChatBody(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateVariables = None
     tools: Tools = None
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
@@ -145,6 +150,8 @@ class TokenizeBody(_Body):
     tool_choice: ToolChoice = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateVariables = None
     return_token_strs: bool | None = None
 
 
@@ -161,8 +168,6 @@ NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "audio": (),
     "bad_words": ([],),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
     "documents": ([],),
     "function_call": ("none",),
     "functions": ([],),
@@ -172,7 +177,6 @@ NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "prompt_embeds": (),
-    "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "suffix": ("",),
     "truncate_prompt_tokens": (),

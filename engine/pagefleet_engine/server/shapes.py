@@ -42,6 +42,7 @@ class Whole:
     """One choice, collected."""
 
     text: str = ""
+    token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     stop_logprobs: TokenLogprobs | None = None
     prompt_logprobs: PromptLogprobs | None = None
@@ -57,6 +58,7 @@ class Whole:
                 function = {"name": piece.name, "arguments": ""}
                 self.calls.append({"id": piece.id, "type": "function", "function": function})
             self.calls[piece.index]["function"]["arguments"] += piece.arguments
+        self.token_ids.extend(delta.token_ids)
         self.logprobs.extend(delta.logprobs)
         self.stop_logprobs = delta.stop_logprobs
         self.prompt_logprobs = delta.prompt_logprobs if self.prompt_logprobs is None else self.prompt_logprobs
@@ -85,7 +87,9 @@ class ChatShape:
         self._tokenizer = tokenizer
 
     def opening(self, job: Job) -> list[Json]:
-        return [self._chunk(job, choice.index, {"role": "assistant", "content": ""}) for choice in job.choices]
+        chunks = [self._chunk(job, choice.index, {"role": "assistant", "content": ""}) for choice in job.choices]
+        chunks[0] |= _prompt_ids(job, job.choices[0])
+        return chunks
 
     def chunk(self, job: Job, delta: Delta) -> Json:
         content: Json = {}
@@ -95,7 +99,7 @@ class ChatShape:
             content["tool_calls"] = [_call_piece(piece) for piece in delta.tool_calls]
         logprobs = self._logprobs(delta.logprobs) if delta.logprobs else None
         reason = _finish_reason(delta.finish_reason, has_called=delta.has_called)
-        return self._chunk(job, delta.index, content, logprobs, reason, delta.stop_reason)
+        return self._chunk(job, delta.index, content, logprobs, reason, delta.stop_reason, delta.token_ids)
 
     def usage_chunk(self, job: Job, tally: Tally) -> Json:
         return _head(job, "chat.completion.chunk") | {"choices": [], "usage": tally.usage()}
@@ -109,10 +113,11 @@ class ChatShape:
                 "finish_reason": _finish_reason(whole.finish_reason, has_called=bool(whole.calls)),
                 "stop_reason": whole.stop_reason,
             }
+            | _ids(job, whole.token_ids)
             for choice, whole in zip(job.choices, wholes, strict=True)
         ]
         answer = _head(job, "chat.completion") | {"choices": choices, "usage": tally.usage()}
-        return answer | _prompt_logprobs(job, wholes[0], self._tokenizer)
+        return answer | _prompt_ids(job, job.choices[0]) | _prompt_logprobs(job, wholes[0], self._tokenizer)
 
     def _chunk(
         self,
@@ -122,8 +127,10 @@ class ChatShape:
         logprobs: Json | None = None,
         finish_reason: str | None = None,
         stop_reason: str | int | None = None,
+        token_ids: Sequence[int] = (),
     ) -> Json:
         choice: Json = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        choice |= _ids(job, token_ids)
         if stop_reason is not None:
             choice["stop_reason"] = stop_reason
         return _head(job, "chat.completion.chunk") | {"choices": [choice]}
@@ -152,6 +159,8 @@ class CompletionShape:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         self._logprobs: dict[int, CompletionLogprobs] = {}
+        self._begun: set[int] = set()
+        """Choices that a chunk has been written of."""
 
     def opening(self, job: Job) -> list[Json]:
         """The echoed prompts, unless they have to wait for their log probabilities."""
@@ -165,7 +174,7 @@ class CompletionShape:
         if job.echoes_logprobs and scores is not None:
             text = choice.echo + text
         logprobs = joined(parts) if parts else None
-        return self._chunk(job, delta.index, text, logprobs, delta.finish_reason, delta.stop_reason)
+        return self._chunk(job, delta.index, text, logprobs, delta.finish_reason, delta.stop_reason, delta.token_ids)
 
     def usage_chunk(self, job: Job, tally: Tally) -> Json:
         return _head(job, "text_completion") | {"choices": [], "usage": tally.usage()}
@@ -183,7 +192,10 @@ class CompletionShape:
             "logprobs": None if choice.sampling.logprobs is None else joined((empty, *parts)),
             "finish_reason": whole.finish_reason,
             "stop_reason": whole.stop_reason,
-        } | _prompt_logprobs(job, whole, self._tokenizer)
+            **_ids(job, whole.token_ids),
+            **_prompt_ids(job, choice),
+            **_prompt_logprobs(job, whole, self._tokenizer),
+        }
 
     def _chunk(
         self,
@@ -193,8 +205,13 @@ class CompletionShape:
         logprobs: Json | None = None,
         finish_reason: FinishReason | None = None,
         stop_reason: str | int | None = None,
+        token_ids: Sequence[int] = (),
     ) -> Json:
         choice: Json = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+        choice |= _ids(job, token_ids)
+        if index not in self._begun:
+            self._begun.add(index)
+            choice |= _prompt_ids(job, job.choices[index])
         if stop_reason is not None:
             choice["stop_reason"] = stop_reason
         return _head(job, "text_completion") | {"choices": [choice]}
@@ -225,6 +242,16 @@ class CompletionShape:
             made = CompletionLogprobs(self._tokenizer, skip_special_tokens=self._skip_special_tokens)
             self._logprobs[index] = made
         return self._logprobs[index]
+
+
+def _ids(job: Job, token_ids: Sequence[int]) -> Json:
+    """vLLM's field of an answer, where the client asked for it."""
+    return {"token_ids": list(token_ids)} if job.returns_token_ids else {}
+
+
+def _prompt_ids(job: Job, choice: Choice) -> Json:
+    """vLLM's field for the prompt, where the client asked for tokens."""
+    return {"prompt_token_ids": list(choice.prompt_ids)} if job.returns_token_ids else {}
 
 
 def _prompt_logprobs(job: Job, whole: Whole, tokenizer: Tokenizer) -> Json:

@@ -46,9 +46,13 @@ class TextWorkers:
             running.drop()
             self._waiting -= 1
 
+    def longest(self, max_model_len: int) -> int:
+        """Characters of the longest text that is tokenised."""
+        return max_model_len * self._limits.chars_per_token
+
     def check_length(self, text: str, max_model_len: int, *, param: str) -> None:
         """Refuse text that cannot fit before spending time on it."""
-        longest = max_model_len * self._limits.chars_per_token
+        longest = self.longest(max_model_len)
         if len(text) > longest:
             message = (
                 f"the prompt is too long: the maximum context length is {max_model_len} tokens, and {param} has "

@@ -11,11 +11,12 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pagefleet_engine.server.dialogue import check_dialogue
 from pagefleet_engine.server.errors import ApiError, invalid
-from pagefleet_engine.server.inputs import check_messages, check_token_ids
+from pagefleet_engine.server.inputs import check_token_ids
 from pagefleet_engine.server.schemas import DetokenizeBody, TokenizeBody, parse_body
 from pagefleet_engine.server.service import Service
-from pagefleet_engine.server.tokenising import Dialogue, tokenize_dialogue, tokenize_prompts
+from pagefleet_engine.server.tokenising import tokenize_dialogue, tokenize_prompts
 from pagefleet_engine.server.tools import check_tools
 
 
@@ -41,13 +42,8 @@ async def _ids(service: Service, body: TokenizeBody) -> tuple[int, ...]:
     if (body.prompt is None) == (body.messages is None):
         raise invalid("prompt: give either prompt or messages", param="prompt")
     if body.messages is not None:
-        dialogue = Dialogue(
-            messages=check_messages(body.messages, service.limits),
-            use=check_tools(body.tools, body.tool_choice, None, service.limits),
-            add_generation_prompt=body.add_generation_prompt is not False,
-            add_special_tokens=body.add_special_tokens is True,
-        )
-        return await tokenize_dialogue(service, dialogue)
+        use = check_tools(body.tools, body.tool_choice, None, service.limits)
+        return await tokenize_dialogue(service, check_dialogue(body, use, service.limits))
     if body.tools:
         raise invalid("tools: only with messages: a prompt is tokenised as it is", param="tools")
     if not isinstance(body.prompt, str):

@@ -205,7 +205,11 @@ ROWS = {
         prompt="x" * 3_000,
     ),
     # what is known and not served
-    "CVE-2025-62426: chat_template_kwargs": unsupported("chat_template_kwargs", {"chat_template": "x"}),
+    "CVE-2025-62426: chat_template_kwargs": chat(
+        "chat_template_kwargs.chat_template: has a meaning of its own here: leave it out",
+        param="chat_template_kwargs.chat_template",
+        chat_template_kwargs={"chat_template": "x"},
+    ),
     "CVE-2025-61620: chat_template": unsupported("chat_template", "{{ 7 * 7 }}"),
     "CVE-2025-62164: prompt_embeds": unsupported("prompt_embeds", "AAAA"),
     "CVE-2024-8939: best_of": plain("best_of: 2147483648: must be 1 to 4", param="best_of", best_of=2**31),

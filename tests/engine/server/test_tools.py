@@ -169,7 +169,7 @@ NOT_TOKENISED = {
     ),
     "a message that continues": (
         {"messages": DIALOGUE, "continue_final_message": True},
-        "continue_final_message is not supported by this engine: leave it out",
+        "continue_final_message: the last message must be the assistant's, with a text and without calls",
     ),
 }
 
@@ -186,7 +186,7 @@ class ToolTokenizer(ByteTokenizer):
 
     template_takes_tools = True
 
-    def apply_chat_template(self, messages, *, add_generation_prompt=True, tools=None):
+    def apply_chat_template(self, messages, *, add_generation_prompt=True, tools=None, variables=None, longest=None):
         return json.dumps({"messages": messages, "tools": tools})
 
 
