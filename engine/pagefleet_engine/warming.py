@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pagefleet_engine.contract.kv import GroupSizes
 from pagefleet_engine.contract.precision import Precision
@@ -22,12 +22,22 @@ def one_token() -> Request:
 def compiling(precisions: Iterable[Precision], sizes: GroupSizes, max_model_len: int) -> Iterator[Request]:
     """One request for each precision whose prompt and whose answer both complete a group, where the length allows it.
 
-    Alone in their steps they run every kernel of their precision. Steps of several precisions compile the forms
-    that merge when they first come.
+    They run what `runtime.warming` does not compile: matrix products, elementwise kernels, sampling, a first graph.
     """
     for precision in precisions:
         length = min(2 * sizes.lengths[precision] - _ANSWER // 2, max_model_len - _ANSWER)
         yield _request(f"warm-up-{precision}", max(1, length), _ANSWER, precision)
+
+
+def precisions_to_compile(
+    used: Collection[Precision], *, demotes: bool, without: Collection[Precision]
+) -> tuple[Precision, ...]:
+    """Precisions that frames can be in from the start: those of requests, and the one that BF16 is demoted to.
+
+    Routes that come later with another precision have it compiled by the first step that meets it.
+    """
+    frames = {*used, Precision.FP8_E4M3} if demotes and Precision.BF16 in used else set(used)
+    return tuple(sorted(frames - set(without)))
 
 
 def warm_up(core: EngineCore, requests: Sequence[Request] = ()) -> None:

@@ -9,19 +9,15 @@ from typing import Any
 
 from triton.compiler.errors import CompilationError
 
-from pagefleet_kernels.copy_frames.kernel import copy_frames_kernel
 from pagefleet_kernels.launch import decode_launch, plain_launch
+from pagefleet_kernels.launching import KERNELS
 from pagefleet_kernels.layout import FrameLayout, Precision
 from pagefleet_kernels.offline import Compiled, compile_offline
-from pagefleet_kernels.paged_decode.kernel import combine_kernel, decode_kernel
-from pagefleet_kernels.paged_prefill.kernel import prefill_kernel
 from pagefleet_kernels.rms_norm.kernel import rms_norm_kernel
 from pagefleet_kernels.rope.kernel import rope_kernel
-from pagefleet_kernels.seal_frames.kernel import seal_kernel
 from pagefleet_kernels.silu_mul.kernel import silu_mul_kernel
 from pagefleet_kernels.tables import Masking
 from pagefleet_kernels.variants import (
-    KernelName,
     Model,
     Variant,
     combine_variant,
@@ -31,7 +27,6 @@ from pagefleet_kernels.variants import (
     seal_variant,
     write_open_variant,
 )
-from pagefleet_kernels.write_open.kernel import write_open_kernel
 
 TYPES = {
     **dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr", "pool16_ptr", "values_ptr"), "*bf16"),
@@ -50,14 +45,6 @@ OWN_TYPES = {
     "rms_norm_kernel": {"x_ptr": "*bf16", "weight_ptr": "*bf16", "epsilon": "fp32"},
     "rope_kernel": {"x_ptr": "*bf16", "cos_ptr": "*fp32", "sin_ptr": "*fp32", "stride": "i32"},
     "silu_mul_kernel": {"gate_up_ptr": "*bf16"},
-}
-KERNELS = {
-    KernelName.DECODE: decode_kernel,
-    KernelName.PREFILL: prefill_kernel,
-    KernelName.COMBINE: combine_kernel,
-    KernelName.SEAL: seal_kernel,
-    KernelName.WRITE_OPEN: write_open_kernel,
-    KernelName.COPY: copy_frames_kernel,
 }
 ODD_PRECISIONS = (Precision.BF16, Precision.FP8_E4M3, Precision.INT8, Precision.INT4)
 
@@ -93,12 +80,12 @@ class Case:
 
 def case(name: str, variant: Variant, *, residents: int | None = None) -> Case:
     """A kernel that touches the pool."""
-    kernel = KERNELS[variant.kernel]
-    native = {"NATIVE": True} if "NATIVE" in kernel.arg_names else {}
+    constants = variant.options(native=True)
+    del constants["num_warps"], constants["num_stages"]
     return Case(
         name=name,
-        kernel=kernel,
-        constants=dict(variant.constants) | native,
+        kernel=KERNELS[variant.kernel],
+        constants=constants,
         num_warps=variant.num_warps,
         num_stages=variant.num_stages,
         residents=residents,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 from pagefleet_kernels.launch import (
@@ -25,6 +26,9 @@ from pagefleet_kernels.tables import Masking
 
 CODES: Final = {name: code for code, name in enumerate(Precision)}
 
+_REMEMBERED = 256
+"""Results of each function below: launchers ask for them at every layer of every step."""
+
 
 class KernelName(StrEnum):
     """The kernels that read or write a pool, or merge what was read."""
@@ -37,6 +41,9 @@ class KernelName(StrEnum):
     COPY = "copy"
 
 
+_WITHOUT_NATIVE = (KernelName.WRITE_OPEN, KernelName.COPY)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """One compiled kernel; equal ones are compiled once."""
@@ -46,9 +53,12 @@ class Variant:
     num_warps: int
     num_stages: int = 3
 
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of a launch."""
-        return {**dict(self.constants), "num_warps": self.num_warps, "num_stages": self.num_stages}
+    def options(self, *, native: bool) -> dict[str, Any]:
+        """Keyword arguments of a launch. `native` is off in Triton's interpreter."""
+        constants = dict(self.constants)
+        if self.kernel not in _WITHOUT_NATIVE:
+            constants["NATIVE"] = native
+        return {**constants, "num_warps": self.num_warps, "num_stages": self.num_stages}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +71,7 @@ class Model:
     masking: Masking = Masking()
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def decode_variant(
     model: Model,
     precision: Precision,
@@ -87,6 +98,7 @@ def decode_variant(
     )
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def prefill_variant(
     model: Model, precision: Precision, *, direct: bool, launch: PrefillLaunch | None = None
 ) -> Variant:
@@ -111,6 +123,7 @@ def prefill_variant(
     )
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def combine_variant(layout: FrameLayout) -> Variant:
     """The merge of any number of parts."""
     constants = {
@@ -125,6 +138,7 @@ def combine_variant(layout: FrameLayout) -> Variant:
     )
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def seal_variant(layout: FrameLayout, precision: Precision, part: Part | int, *, from_open: bool) -> Variant:
     """K or V, from open frames in place or from values."""
     form = layout.tile_format(precision)
@@ -149,6 +163,7 @@ def seal_variant(layout: FrameLayout, precision: Precision, part: Part | int, *,
     )
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def write_open_variant(layout: FrameLayout) -> Variant:
     """All heads of one token."""
     constants = {
@@ -166,6 +181,7 @@ def write_open_variant(layout: FrameLayout) -> Variant:
     )
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def copy_variant(layout: FrameLayout) -> Variant:
     """Whole frames, in words."""
     plan = plain_launch(KernelName.COPY)

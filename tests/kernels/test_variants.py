@@ -5,6 +5,7 @@ import random
 from collections import Counter
 
 import pytest
+import torch
 
 from pagefleet_kernels.layout import FrameLayout, Precision
 from pagefleet_kernels.paged_decode.plan import NOTHING_SEALED, plan_decode
@@ -19,6 +20,7 @@ from pagefleet_kernels.variants import (
     variants,
     write_open_variant,
 )
+from pagefleet_kernels.warming import warm
 
 LLAMA = Model(layout=FrameLayout(num_layers=32, num_kv_heads=8, head_dim=128), group=4)
 SMOLLM = Model(layout=FrameLayout(num_layers=30, num_kv_heads=3, head_dim=64, block_size=64), group=3)
@@ -46,6 +48,29 @@ def test_one_precision_needs_few_kernels():
 def test_no_two_of_them_are_the_same(model, precisions):
     found = list(variants(model, precisions))
     assert len(set(found)) == len(found)
+
+
+class Recorder:
+    """`Start` that starts nothing and remembers what for."""
+
+    def __init__(self):
+        self.variants = []
+
+    def __call__(self, variant, grid, /, *arguments, native):
+        self.variants.append(variant)
+
+
+@pytest.mark.parametrize("precisions", IN_USE.values(), ids=IN_USE.keys())
+@pytest.mark.parametrize("model", [LLAMA, SMOLLM], ids=["Llama", "SmolLM2"])
+def test_the_warm_up_starts_all_of_them(model, precisions):
+    recorder = Recorder()
+    warm(model, precisions, torch.device("cpu"), start=recorder)
+    assert set(recorder.variants) == set(variants(model, precisions))
+
+
+def test_the_warm_up_runs():
+    tiny = Model(layout=FrameLayout(num_layers=1, num_kv_heads=1, head_dim=16, block_size=8), group=2)
+    warm(tiny, [Precision.BF16, Precision.FP8_E4M3], torch.device("cpu"))
 
 
 def asked_for(model, precisions, *, max_sequences, max_tokens, multiprocessors, chooser):

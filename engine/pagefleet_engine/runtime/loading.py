@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.errors import StartupError
 from pagefleet_engine.layers.parallel import AllReduce, Shard
 from pagefleet_engine.models.config import ModelConfig
@@ -19,6 +20,7 @@ from pagefleet_engine.runtime.profiling import measured_frames
 from pagefleet_engine.runtime.ranks import least_over_ranks
 from pagefleet_engine.runtime.runner import ModelRunner
 from pagefleet_engine.runtime.sampler import Sampler
+from pagefleet_engine.runtime.warming import warm_kernels
 from pagefleet_engine.weights.checkpoint import Checkpoint
 from pagefleet_engine.weights.loader import load_decoder, open_checkpoint
 from pagefleet_kernels.layout import FrameLayout
@@ -38,6 +40,8 @@ class RunnerPlan:
     eos_token_ids: tuple[int, ...]
     batch_invariant: bool
     backend: Backend = CPU
+    precisions: tuple[Precision, ...] = ()
+    """In use from the start: their kernels are compiled before the first step."""
     share: PoolShare | None = None
     """Set where the pool is sized by measuring; `num_frames` says nothing then."""
 
@@ -96,6 +100,7 @@ def _make_runner(plan: RunnerPlan, checkpoint: Checkpoint, shard: Shard, all_red
         lane=parts.lane,
         host_memory=parts.host_memory,
     )
+    warm_kernels(plan.backend, shard.config(checkpoint.config), layout, plan.precisions, device)
     return ModelRunner(
         decoder,
         cache,

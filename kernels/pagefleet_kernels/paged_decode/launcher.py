@@ -9,8 +9,8 @@ import torch
 
 from pagefleet_kernels.allocation import Allocate, allocate
 from pagefleet_kernels.launch import DecodeLaunch
+from pagefleet_kernels.launching import Start, start
 from pagefleet_kernels.layout import Address, FrameLayout, Precision
-from pagefleet_kernels.paged_decode import kernel
 from pagefleet_kernels.paged_decode.plan import NOTHING_SEALED, plan_decode, table_splits
 from pagefleet_kernels.tables import FrameTable, Masking, OpenTable
 from pagefleet_kernels.variants import Model, combine_variant
@@ -33,6 +33,7 @@ def paged_decode(
     address: Address | None = None,
     native: bool | None = None,
     allocate: Allocate = allocate,
+    start: Start = start,
 ) -> torch.Tensor:
     """Arguments as in the public function. `splits`, `launch` and `address` override the rules, for measurements;
     `native` is off in the interpreter."""
@@ -58,25 +59,31 @@ def paged_decode(
     stats = allocate((num_results, 2), torch.float32, queries.device)
     at = address or layout.address(layer)
     for table, part in zip(tables or [empty_table(open_table)], plan.parts, strict=True):
-        kernel.decode_kernel[(layout.num_kv_heads, part.programs, queries.shape[0])](
-            queries, pool, pool.view(torch.bfloat16), pool.view(torch.float32), table.frames, table.starts,
-            table.counts, open_table.frames, open_table.starts, open_table.lengths, out, parts, stats,
+        start(
+            part.variant, (layout.num_kv_heads, part.programs, queries.shape[0]),
+            queries, pool, pool.view(torch.bfloat16), pool.view(torch.float32),
+            table.frames, table.starts, table.counts, open_table.frames, open_table.starts, open_table.lengths, out, parts, stats,
             scale * LOG2_E, at.tile_base // 128, at.scale_base // 4, table.frames.stride(0),
-            open_table.frames.stride(0), part.splits, part.first_part, plan.num_parts,
-            **part.variant.options(), NATIVE=native,
+            open_table.frames.stride(0), part.splits, part.first_part, plan.num_parts, native=native,
         )  # fmt: skip
     if not plan.is_direct:
-        merge(parts, stats, out, plan.num_parts, layout, native=native)
+        merge(parts, stats, out, plan.num_parts, layout, native=native, start=start)
     return out
 
 
 def merge(
-    parts: torch.Tensor, stats: torch.Tensor, out: torch.Tensor, num_parts: int, layout: FrameLayout, *, native: bool
+    parts: torch.Tensor,
+    stats: torch.Tensor,
+    out: torch.Tensor,
+    num_parts: int,
+    layout: FrameLayout,
+    *,
+    native: bool,
+    start: Start,
 ) -> None:
     """Merge `num_parts` partial results of every row of `out` [..., D]."""
-    kernel.combine_kernel[(out.numel() // layout.head_dim,)](
-        parts, stats, out, num_parts, **combine_variant(layout).options(), NATIVE=native
-    )
+    rows = out.numel() // layout.head_dim
+    start(combine_variant(layout), (rows,), parts, stats, out, num_parts, native=native)
 
 
 def empty_table(open_table: OpenTable) -> FrameTable:

@@ -6,9 +6,9 @@ import torch
 
 from pagefleet_kernels.allocation import Allocate, allocate
 from pagefleet_kernels.launch import PrefillLaunch
+from pagefleet_kernels.launching import Start, start
 from pagefleet_kernels.layout import FrameLayout
 from pagefleet_kernels.paged_decode.launcher import LOG2_E, empty_table, merge
-from pagefleet_kernels.paged_prefill import kernel
 from pagefleet_kernels.tables import ChunkTable, Masking
 from pagefleet_kernels.variants import Model, prefill_variant
 
@@ -27,6 +27,7 @@ def paged_prefill(
     launch: PrefillLaunch | None = None,
     native: bool | None = None,
     allocate: Allocate = allocate,
+    start: Start = start,
 ) -> torch.Tensor:
     """Arguments as in the public function. `launch` overrides the rules, for measurements; `native` is off in the
     interpreter."""
@@ -45,13 +46,14 @@ def paged_prefill(
     for part, table in enumerate(tables):
         variant = prefill_variant(model, table.precision, direct=direct, launch=launch)
         tiles = queries.shape[0] // (dict(variant.constants)["ROWS"] // model.group) + num_sequences
-        kernel.prefill_kernel[(layout.num_kv_heads, tiles)](
+        start(
+            variant, (layout.num_kv_heads, tiles),
             queries, keys, values, chunks.offsets, chunks.positions, chunks.group_starts,
             pool, pool.view(torch.bfloat16), pool.view(torch.float32), table.frames, table.starts, table.counts,
             chunks.open.frames, chunks.open.starts, chunks.open.lengths, out, parts, stats,
             scale * LOG2_E, address.tile_base // 128, address.scale_base // 4, table.frames.stride(0),
-            chunks.open.frames.stride(0), num_sequences, part, len(tables), **variant.options(), NATIVE=native,
+            chunks.open.frames.stride(0), num_sequences, part, len(tables), native=native,
         )  # fmt: skip
     if not direct:
-        merge(parts, stats, out, len(tables), layout, native=native)
+        merge(parts, stats, out, len(tables), layout, native=native, start=start)
     return out

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import torch
 
+from pagefleet_kernels.launching import Start, start
 from pagefleet_kernels.layout import FrameLayout, Precision
-from pagefleet_kernels.seal_frames import kernel
 from pagefleet_kernels.variants import seal_variant
 
 
@@ -20,16 +20,24 @@ def seal_frames(
     frames: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
+    *,
+    start: Start = start,
 ) -> None:
     for part, tokens in enumerate((keys, values)):
-        _launch(pool, layout, [layer], precision, frames[:, None], tokens.contiguous(), part)
+        _launch(pool, layout, [layer], precision, frames[:, None], tokens.contiguous(), part, start)
 
 
 def seal_open_frames(
-    pool: torch.Tensor, layout: FrameLayout, layers: Sequence[int], precision: Precision, frames: torch.Tensor
+    pool: torch.Tensor,
+    layout: FrameLayout,
+    layers: Sequence[int],
+    precision: Precision,
+    frames: torch.Tensor,
+    *,
+    start: Start = start,
 ) -> None:
     for part in range(2):
-        _launch(pool, layout, layers, precision, frames, None, part)
+        _launch(pool, layout, layers, precision, frames, None, part, start)
 
 
 @lru_cache(maxsize=256)
@@ -46,12 +54,20 @@ def _launch(
     frames: torch.Tensor,
     tokens: torch.Tensor | None,
     part: int,
+    start: Start,
 ) -> None:
     if not frames.numel():
         return
     halves = pool.view(torch.bfloat16)
-    kernel.seal_kernel[(frames.shape[0], len(layers), layout.num_kv_heads)](
-        pool, halves, pool.view(torch.float32), halves if tokens is None else tokens, frames.contiguous(),
-        _layer_ids(tuple(layers), pool.device), frames.shape[1],
-        **seal_variant(layout, precision, part, from_open=tokens is None).options(), NATIVE=pool.is_cuda,
-    )  # fmt: skip
+    start(
+        seal_variant(layout, precision, part, from_open=tokens is None),
+        (frames.shape[0], len(layers), layout.num_kv_heads),
+        pool,
+        halves,
+        pool.view(torch.float32),
+        halves if tokens is None else tokens,
+        frames.contiguous(),
+        _layer_ids(tuple(layers), pool.device),
+        frames.shape[1],
+        native=pool.is_cuda,
+    )

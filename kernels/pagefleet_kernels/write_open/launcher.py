@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from pagefleet_kernels.launching import Start, start
 from pagefleet_kernels.layout import FrameLayout
 from pagefleet_kernels.variants import write_open_variant
-from pagefleet_kernels.write_open import kernel
 
 
 def write_open(
@@ -17,11 +17,12 @@ def write_open(
     slots: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
+    *,
+    start: Start = start,
 ) -> None:
     if not frames.numel():
         return
-    address = layout.address(layer)
-    kernel.write_open_kernel[(frames.shape[0],)](
-        pool.view(torch.bfloat16), keys.contiguous(), values.contiguous(), frames, slots, address.tile_base,
-        **write_open_variant(layout).options(),
+    start(
+        write_open_variant(layout), (frames.shape[0],), pool.view(torch.bfloat16), keys.contiguous(),
+        values.contiguous(), frames, slots, layout.address(layer).tile_base, native=pool.is_cuda,
     )  # fmt: skip
