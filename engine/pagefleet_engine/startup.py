@@ -36,7 +36,7 @@ from pagefleet_engine.scheduling.scheduler import Scheduler
 from pagefleet_engine.server.control.start_file import FLAG as START_FLAG
 from pagefleet_engine.server.control.start_file import precisions_in_use, read_start
 from pagefleet_engine.text.open import open_tokenizer
-from pagefleet_engine.warming import compiling, warm_up
+from pagefleet_engine.warming import compiling, precisions_to_compile, warm_up
 from pagefleet_engine.weights.checkpoint import Checkpoint
 from pagefleet_engine.weights.loader import WHOLE, open_checkpoint
 from pagefleet_engine.weights.resolve import resolve_model
@@ -149,7 +149,7 @@ def plan_runner(
         eos_token_ids=eos_token_ids,
         batch_invariant=arguments.batch_invariant,
         backend=backend,
-        precisions=tuple(sorted(precisions)),
+        precisions=precisions_to_compile(precisions, demotes=may_demote(arguments), without=backend.without),
     )
     try:
         layout = plan.layout(config, Shard(size=size))
@@ -175,6 +175,11 @@ def rank_bytes(plan: RunnerPlan, config: ModelConfig, arguments: EngineArguments
         num_positions=plan.num_positions,
         is_packed=in_four_bits and size == 1 and plan.dtype is torch.bfloat16,
     )
+
+
+def may_demote(arguments: EngineArguments) -> bool:
+    """Whether a route of the start lets BF16 frames become FP8 ones."""
+    return any(route.allow_demotion for route in read_start(arguments).routes or ())
 
 
 def warm_up_requests(arguments: EngineArguments, plan: RunnerPlan, layout: FrameLayout) -> list[Request]:
