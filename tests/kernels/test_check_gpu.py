@@ -31,7 +31,7 @@ def test_the_dry_run_checks_and_measures_everything_with_two_workers_and_writes_
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     found = json.loads((tmp_path / "out" / "check_gpu.json").read_text())
     assert (found["failures"], found["left_out"]) == ([], [])
-    sections = ["environment", "tokens", "correctness", "compile", "bandwidth", "decode", "engine", "graphs", "model"]
+    sections = ["environment", "correctness", "tokens", "compile", "bandwidth", "decode", "engine", "graphs", "model"]
     sections += ["transfer", "prefill", "layouts", "flashinfer", "compile_tries", "tune_decode", "tune_prefill"]
     assert list(found)[: len(sections)] == sections
     assert [row["case"].split()[0] for row in found["correctness"]] == [

@@ -1,13 +1,12 @@
 """The rule by which a GPU's tokens are compared with the CPU's: ties may differ, nothing else, and all is compared."""
 
-import dataclasses
 import math
 
 import pytest
 import torch
 
 from check_engine import SMALL, Setup, make_core, random_decoder, setup_of
-from check_tokens import ROUNDS, TOLERANCE, Chosen, Comparison, Question, compare
+from check_tokens import ROUNDS, Chosen, Comparison, Question, Size, compare, tokens_case
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.runtime.backend import CPU
 from pagefleet_engine.runtime.graphs import RunAgain
@@ -89,7 +88,9 @@ def test_each_core_captures_by_itself():
     assert setup_of(True, SMALL).capture is RunAgain  # a class: each call makes one
 
 
-def test_the_tolerance_leaves_room_for_two_paths_that_round_otherwise():
-    """Largest difference seen between two CPU paths with the same weights."""
-    assert 0.0327 < TOLERANCE < -math.log(0.5)
-    assert dataclasses.fields(Comparison)[0].name == "compared"
+def test_a_precision_by_itself_need_not_swap():
+    size = Size(prompt=20, answer=6, num_frames=40, at_once=2)
+    found = tokens_case(True, size, [Precision.INT4])
+    assert (found["precisions"], found["tokens"], found["compared"], found["swaps"]) == ("int4", 12, 12, 0)
+    with pytest.raises(AssertionError, match="nothing was swapped"):
+        tokens_case(True, size, list(Precision))
