@@ -86,6 +86,14 @@ class EngineCore:
             num_top = min(request.sampling.prompt_logprobs, self._vocab_size)
             self._prompt_logprobs[request.request_id] = PromptLogprobs(num_top=num_top)
 
+    def check(self, request: Request) -> None:
+        """Raises `RequestRefused` for a request that `add` would refuse however empty the queue is; keeps nothing."""
+        self._check_ids(request)
+        try:
+            self.scheduler.check(request)
+        except ValueError as error:
+            raise RequestRefused(str(error)) from error
+
     def abort(self, request_id: str) -> Emission | None:
         """End a request in whatever state it is; None when it has ended already. Frames kept for forks are released."""
         request = self._live.pop(request_id, None)

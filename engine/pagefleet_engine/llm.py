@@ -6,6 +6,7 @@ The same core as behind HTTP, so batching, sealing and preemption are the same.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
@@ -14,6 +15,7 @@ from pagefleet_engine.api import Tokenizer, TokenLogprobs, TokenOutput
 from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.core import EngineCore
+from pagefleet_engine.errors import QueueFull
 from pagefleet_engine.request import FinishReason, Request, SamplingParams
 from pagefleet_engine.server.stopping import StopStrings
 from pagefleet_engine.server.structured_offline import OfflineForm, OfflineForms
@@ -137,11 +139,12 @@ class LLM:
         return answers
 
     def _run(self, answers: dict[str, _Answer], progress: Progress) -> None:
-        waiting = list(answers.values())
+        coming = deque(answer.request for answer in answers.values())
+        for request in coming:
+            self._core.check(request)
         try:
-            for answer in waiting:
-                self._core.add(answer.request)
-            while self._core.has_work:
+            while coming or self._core.has_work:
+                self._add_from(coming)
                 for request_id, output in self._core.step():
                     answer = answers[request_id]
                     if answer.take(output):
@@ -152,6 +155,15 @@ class LLM:
             for request_id in answers:
                 self._core.abort(request_id)
             progress.close()
+
+    def _add_from(self, coming: deque[Request]) -> None:
+        """Queue as many as there is place for; the others come after a step. A fork of what has ended runs alone."""
+        while coming:
+            try:
+                self._core.add(coming[0])
+            except QueueFull:
+                return
+            coming.popleft()
 
 
 @dataclass(slots=True)

@@ -66,22 +66,27 @@ class Scheduler:
         Raises `RequestRefused` for one that can never be served, `WaitingQueueFull` when there is no place, and
         ValueError for an id that is in use.
         """
+        max_total_tokens = self.check(request)
+        if self._books.num_waiting >= self.config.max_num_queued:
+            raise WaitingQueueFull(self._books.num_waiting)
+        request.max_total_tokens = max_total_tokens
+        self._arrivals += 1
+        request.arrival, request.arrival_step = self._arrivals, self._step
+        request.rank = (request.priority, request.arrival)
+        self._queue(request)
+
+    def check(self, request: Request) -> int:
+        """Raises what `add` would, a full queue apart, and keeps nothing. Tokens of prompt plus longest answer."""
         if request.request_id in self._books.requests:
             raise ValueError(f"request id {request.request_id} is in use")
         if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
             raise ValueError(f"priority is {request.priority}: must be -{MAX_PRIORITY} to {MAX_PRIORITY}")
-        request.max_total_tokens = longest_total(
+        return longest_total(
             request,
             max_model_len=self._max_model_len,
             num_frames=self.config.num_frames,
             sizes=self.memory.sizes,
         )
-        if self._books.num_waiting >= self.config.max_num_queued:
-            raise WaitingQueueFull(self._books.num_waiting)
-        self._arrivals += 1
-        request.arrival, request.arrival_step = self._arrivals, self._step
-        request.rank = (request.priority, request.arrival)
-        self._queue(request)
 
     def schedule(self) -> ScheduleOutput:
         """Plan the next step. Raises RuntimeError while one is in flight."""

@@ -73,6 +73,20 @@ def test_a_refused_prompt_leaves_nothing_behind(llm):
     assert llm.generate("fine", GREEDY)
 
 
+def test_more_choices_than_the_queue_has_places_for_come_in_turn(llm):
+    params = replace(GREEDY, n=3, temperature=1.0, seed=4)
+    narrow = LLM.over(tiny_core(decoder=DECODER, max_num_queued=2, max_num_seqs=2), ByteTokenizer())
+    assert narrow.generate(["ab", "xyz", "q"], params) == llm.generate(["ab", "xyz", "q"], params)
+    assert not narrow._core.has_work
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_the_first_step_however_late_its_turn():
+    narrow = LLM.over(tiny_core(decoder=DECODER, max_num_queued=1), ByteTokenizer())
+    with pytest.raises(RequestRefused, match="500 in the prompt"):
+        narrow.generate(["a", "b", "c", [3] * 500], GREEDY)
+    assert narrow._core.stats().step_counter == 0
+
+
 def test_progress_is_written_to_a_terminal_only():
     class Terminal(io.StringIO):
         def isatty(self):
