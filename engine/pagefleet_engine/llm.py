@@ -16,7 +16,7 @@ from pagefleet_engine.contract.arguments import EngineArguments
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.core import EngineCore
 from pagefleet_engine.errors import QueueFull
-from pagefleet_engine.request import FinishReason, Request, SamplingParams
+from pagefleet_engine.request import FinishReason, Request, SamplingParams, nth_seed
 from pagefleet_engine.server.stopping import StopStrings
 from pagefleet_engine.server.structured_offline import OfflineForm, OfflineForms
 
@@ -123,7 +123,7 @@ class LLM:
         answers: list[_Answer] = []
         logprobs = 0 if params.best_of is not None and params.logprobs is None else params.logprobs
         for index in range(params.best_of or params.n):
-            seed = None if params.seed is None else params.seed + index
+            seed = None if params.seed is None else nth_seed(params.seed, index)
             prompt_logprobs = None if answers else params.prompt_logprobs
             sampling = replace(params, n=1, best_of=None, seed=seed, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
             request = Request(

@@ -69,6 +69,11 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
 )
 
 
+def nth_seed(seed: int, index: int) -> int:
+    """The seed of choice `index`: the next ones in the range of 64 bits, which goes round."""
+    return (seed + index + 2**63) % 2**64 - 2**63
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the next tokens of a request are chosen. None switches a parameter off.
@@ -94,7 +99,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Token id → value added to its logit, -100..100."""
     seed: int | None = None
-    """Seed of this choice; None takes the engine's. Choice i of `n` uses `seed + i`."""
+    """Seed of this choice; None takes the engine's. Choice i of `n` uses `seed + i`, round the range of 64 bits."""
     logprobs: int | None = None
     """None reports no log probabilities, 0 those of the chosen tokens, k also the k most likely ones."""
     prompt_logprobs: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pagefleet_engine.request import SamplingParams
+from pagefleet_engine.request import SamplingParams, nth_seed
 from pagefleet_engine.server.errors import context_overflow
 from pagefleet_engine.server.routes import RoutePick
 from pagefleet_engine.server.schemas import GenerationBody
@@ -130,10 +130,6 @@ def spread(plans: Sequence[PromptPlan]) -> tuple[Choice, ...]:
 
 
 def _nth(sampling: SamplingParams, i: int) -> SamplingParams:
-    seed = None if sampling.seed is None else _wrap_int64(sampling.seed + i)
+    seed = None if sampling.seed is None else nth_seed(sampling.seed, i)
     prompt_logprobs = None if i else sampling.prompt_logprobs
     return replace(sampling, n=1, best_of=None, seed=seed, prompt_logprobs=prompt_logprobs)
-
-
-def _wrap_int64(value: int) -> int:
-    return (value + 2**63) % 2**64 - 2**63

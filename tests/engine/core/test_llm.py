@@ -43,6 +43,13 @@ def test_n_choices_differ_by_seed_and_repeat(llm):
     assert len({choice.token_ids for choice in first.choices}) == 3
 
 
+def test_seeds_go_round_at_the_end_of_their_range(llm):
+    params = SamplingParams(temperature=1.0, seed=2**63 - 1, n=2, max_tokens=6, ignore_eos=True)
+    [both] = llm.generate("abc", params)
+    lowest = llm.generate("abc", replace(params, n=1, seed=-(2**63)))[0]
+    assert both.choices[1] == lowest.choices[0] != both.choices[0]
+
+
 def test_best_of_returns_the_most_likely_of_the_same_choices(llm):
     params = SamplingParams(temperature=1.0, seed=4, n=4, max_tokens=6, ignore_eos=True, logprobs=0)
     [all_four] = llm.generate("hello", params)
