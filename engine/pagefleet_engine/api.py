@@ -55,6 +55,16 @@ class TokenOutput:
     mixed: bool = False
     """Its KV is in more than one precision so far, so its verdict is not compared."""
 
+    @staticmethod
+    def empty(*, num_prompt_tokens: int) -> TokenOutput:
+        """Nothing yet, but the request is in the queue."""
+        return TokenOutput(token_ids=(), finish_reason=None, num_prompt_tokens=num_prompt_tokens, num_cached_tokens=0)
+
+    @property
+    def is_empty(self) -> bool:
+        """It only says that the request is in the queue."""
+        return not self.token_ids and self.finish_reason is None and self.prompt_logprobs is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
@@ -219,6 +229,8 @@ class Engine(Protocol):
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams, options: RequestOptions = PLAIN
     ) -> AsyncGenerator[TokenOutput, None]:
         """Outputs of one request as they come. The last one has a `finish_reason`.
+
+        Once the request is in the queue there is an empty one, unless tokens come as soon.
 
         Raises `RequestRefused`, `QueueFull` or `EngineDead` before the first output. `aclose()` aborts the
         request.

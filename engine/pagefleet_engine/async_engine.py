@@ -181,6 +181,9 @@ class AsyncEngine:
         except EngineError as error:
             refusal = error
             self._call_loop(lambda: self._deliver(request.request_id, refusal))
+        else:
+            taken = TokenOutput.empty(num_prompt_tokens=request.num_prompt_tokens)
+            self._call_loop(lambda: self._deliver(request.request_id, taken))
 
     def _abort(self, request_id: str) -> None:
         emission = self._core.abort(request_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version as installed_version
 from typing import Any
@@ -20,11 +20,9 @@ from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.body import ClientGone
 from pagefleet_engine.server.errors import ApiError, ErrorAnswer, internal, invalid
 from pagefleet_engine.server.guard import Guard
-from pagefleet_engine.server.responding import JsonResponse
+from pagefleet_engine.server.responding import Endpoint, JsonResponse, attend
 from pagefleet_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from pagefleet_engine.server.service import Service
-
-Endpoint = Callable[[Request, Service], Awaitable[Response]]
 
 _VERSION = installed_version("pagefleet")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -123,7 +121,7 @@ def _add_post(
     schema = {"content": {"application/json": {"schema": _inlined(body.model_json_schema())}}, "required": True}
 
     async def handle(request: Request) -> Response:
-        return await endpoint(request, service)
+        return await attend(request, service, endpoint)
 
     answer: dict[str, Any] = {"content": {kind: {} for kind in kinds}}
     app.post(path, openapi_extra={"requestBody": schema}, name=endpoint.__name__, responses={200: answer})(handle)

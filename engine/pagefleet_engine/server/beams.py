@@ -15,6 +15,7 @@ from pagefleet_engine.request import FinishReason, SamplingParams
 from pagefleet_engine.server.answer import Delta
 from pagefleet_engine.server.beam import Beam, BeamSearch, Candidates
 from pagefleet_engine.server.failures import raise_on_failure, translate
+from pagefleet_engine.server.intake import Intake
 from pagefleet_engine.server.job import BeamOptions, Choice, Job
 from pagefleet_engine.server.metrics import RequestTimer
 from pagefleet_engine.server.service import Service
@@ -22,10 +23,10 @@ from pagefleet_engine.server.service import Service
 T = TypeVar("T")
 
 
-async def run_beams(service: Service, job: Job, options: BeamOptions) -> AsyncGenerator[Delta, None]:
+async def run_beams(service: Service, job: Job, options: BeamOptions, intake: Intake) -> AsyncGenerator[Delta, None]:
     """One delta per choice, at the end of its prompt's search. Raises `ApiError`; closing it aborts all of them."""
     prompts = [list(choices) for _, choices in groupby(job.choices, key=lambda choice: choice.leader)]
-    searches = [_Search(service, job, choices, options) for choices in prompts]
+    searches = [_Search(service, job, choices, options, intake) for choices in prompts]
     for deltas in await _together([search.run() for search in searches]):
         for delta in deltas:
             yield delta
@@ -34,14 +35,18 @@ async def run_beams(service: Service, job: Job, options: BeamOptions) -> AsyncGe
 class _Search:
     """One prompt's search. Its requests keep their frames until their children have them."""
 
-    def __init__(self, service: Service, job: Job, choices: Sequence[Choice], options: BeamOptions) -> None:
+    def __init__(
+        self, service: Service, job: Job, choices: Sequence[Choice], options: BeamOptions, intake: Intake
+    ) -> None:
         self._service = service
         self._job = job
         self._choices = choices
+        self._intake = intake
         first = self._first = choices[0]
         ends = () if first.sampling.ignore_eos else service.engine.model_info.eos_token_ids
         self._num_cached = 0
         self._num_requests = 0
+        self._began = False
         self._search = BeamSearch(
             width=options.width,
             num_prompt=len(first.prompt_ids),
@@ -61,17 +66,19 @@ class _Search:
 
     async def run(self) -> list[Delta]:
         """The answers. Raises `ApiError`."""
-        timer = RequestTimer(self._service.metrics, arrived_at=self._service.monotonic())
+        timer = RequestTimer(self._service.metrics, arrived_at=self._job.arrived_at_s)
         reason = FinishReason.ABORT
         try:
             await self._advance_to_the_end(timer)
             reason = FinishReason.STOP
         except (RequestRefused, QueueFull, EngineDead) as error:
-            if self._num_requests == 1:
-                self._service.routes.give_back(self._first.pick)
+            self._intake.is_refused = not isinstance(error, EngineDead)
             raise translate(error) from error
         finally:
-            timer.finished(reason, now=self._service.monotonic())
+            if not self._intake.is_refused:
+                timer.finished(reason, now=self._service.monotonic())
+            elif not self._began:
+                self._service.routes.give_back(self._first.pick)
         return [self._delta(choice, beam) for choice, beam in zip(self._choices, self._beams(), strict=False)]
 
     async def _advance_to_the_end(self, timer: RequestTimer) -> None:
@@ -87,6 +94,7 @@ class _Search:
                 found = await _together(steps)
                 timer.tokens(1, now=self._service.monotonic())
                 if not parents:
+                    self._began = True
                     self._service.metrics.count_route(self._first.pick.route, self._first.pick.precision)
                 self._search.advance(found)
                 self._release(parents)

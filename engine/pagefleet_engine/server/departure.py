@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.types import Receive
 
@@ -31,12 +31,19 @@ class Departure:
                 return task.result()
         finally:
             if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
+                await give_up(task)
         raise ClientGone
 
     def close(self) -> None:
         self._gone.cancel()
+
+
+async def give_up(task: asyncio.Future[Any]) -> None:
+    """Returns when the task has ended, however it does."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # nobody else will ask
 
 
 async def _until_disconnect(receive: Receive) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from pagefleet_engine.request import SamplingParams
@@ -19,7 +18,7 @@ from pagefleet_engine.server.inputs import (
 )
 from pagefleet_engine.server.job import Job, PromptPlan, fit_length, spread, wants
 from pagefleet_engine.server.names import names
-from pagefleet_engine.server.responding import respond
+from pagefleet_engine.server.responding import Call, respond
 from pagefleet_engine.server.schemas import (
     ChatBody,
     CompletionBody,
@@ -34,10 +33,10 @@ from pagefleet_engine.server.tokenising import TokenisedPrompt, tokenize_dialogu
 from pagefleet_engine.server.tools import ToolUse, check_tools
 
 
-async def chat(request: Request, service: Service) -> Response:
+async def chat(call: Call, service: Service) -> Response:
     """`POST /v1/chat/completions`."""
-    body = parse_body(ChatBody, await service.bodies.read(request))
-    named = names(request, body, "chatcmpl")
+    body = parse_body(ChatBody, call.value)
+    named = names(call.request, body, "chatcmpl")
     model = service.model_id(body.model)
     check_stream_options(body)
     use = check_tools(body.tools, body.tool_choice, body.parallel_tool_calls, service.limits)
@@ -52,6 +51,7 @@ async def chat(request: Request, service: Service) -> Response:
     job = Job(
         **named,
         created=int(service.unix_time()),
+        arrived_at_s=call.arrived_at_s,
         model=model,
         choices=spread(plans),
         num_prompt_tokens=len(ids),
@@ -59,13 +59,13 @@ async def chat(request: Request, service: Service) -> Response:
         beam=beam,
         **wants(body),
     )
-    return await respond(request, service, job, ChatShape(engine.tokenizer))
+    return await respond(call, service, job, ChatShape(engine.tokenizer))
 
 
-async def completions(request: Request, service: Service) -> Response:
+async def completions(call: Call, service: Service) -> Response:
     """`POST /v1/completions`."""
-    body = parse_body(CompletionBody, await service.bodies.read(request))
-    named = names(request, body, "cmpl")
+    body = parse_body(CompletionBody, call.value)
+    named = names(call.request, body, "cmpl")
     model = service.model_id(body.model)
     check_stream_options(body)
     prompts = check_prompts(body.prompt, service.limits)
@@ -81,6 +81,7 @@ async def completions(request: Request, service: Service) -> Response:
     job = Job(
         **named,
         created=int(service.unix_time()),
+        arrived_at_s=call.arrived_at_s,
         model=model,
         choices=spread(plans),
         num_prompt_tokens=sum(len(ids) for ids, _ in tokenised),
@@ -89,7 +90,7 @@ async def completions(request: Request, service: Service) -> Response:
         **wants(body),
     )
     shape = CompletionShape(engine.tokenizer, skip_special_tokens=job.skip_special_tokens)
-    return await respond(request, service, job, shape)
+    return await respond(call, service, job, shape)
 
 
 def _plans(

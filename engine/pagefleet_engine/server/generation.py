@@ -15,6 +15,7 @@ from pagefleet_engine.server.answer import Answer, Delta
 from pagefleet_engine.server.beams import run_beams
 from pagefleet_engine.server.errors import internal
 from pagefleet_engine.server.failures import raise_on_failure, translate
+from pagefleet_engine.server.intake import Intake
 from pagefleet_engine.server.job import Choice, Job
 from pagefleet_engine.server.metrics import RequestTimer
 from pagefleet_engine.server.prompt_scores import PromptScores
@@ -23,21 +24,23 @@ from pagefleet_engine.server.structured_watch import Watch
 from pagefleet_engine.text.detokenizer import IncrementalDetokenizer
 
 
-async def run_job(service: Service, job: Job) -> AsyncGenerator[Delta, None]:
+async def run_job(service: Service, job: Job, intake: Intake) -> AsyncGenerator[Delta, None]:
     """Deltas of all choices. Raises `ApiError`; closing it, or any choice's error, aborts all of them."""
     if job.beam is not None:
-        async with aclosing(run_beams(service, job, job.beam)) as deltas:
+        async with aclosing(run_beams(service, job, job.beam, intake)) as deltas:
             async for delta in deltas:
                 yield delta
         return
     scores = PromptScores(job)
-    if len(job.choices) == 1:
-        async with aclosing(_run_choice(service, job, job.choices[0], scores)) as deltas:
+    choices = [_run_choice(service, job, choice, scores, intake) for choice in job.choices]
+    if len(choices) == 1:
+        async with aclosing(choices[0]) as deltas:
             async for delta in deltas:
                 yield delta
         return
-    queue: asyncio.Queue[Delta | BaseException | None] = asyncio.Queue()
-    tasks = [asyncio.create_task(_pump(_run_choice(service, job, choice, scores), queue)) for choice in job.choices]
+    # What a slow reader leaves behind is merged in the engine's streams, as it is for a single choice.
+    queue: asyncio.Queue[Delta | BaseException | None] = asyncio.Queue(maxsize=len(choices))
+    tasks = [asyncio.create_task(_pump(choice, queue)) for choice in choices]
     try:
         running = len(tasks)
         while running:
@@ -59,14 +62,16 @@ async def _pump(deltas: AsyncGenerator[Delta, None], queue: asyncio.Queue[Delta 
     async with aclosing(deltas):
         try:
             async for delta in deltas:
-                queue.put_nowait(delta)
+                await queue.put(delta)
         except Exception as error:
-            queue.put_nowait(error)
+            await queue.put(error)
         else:
-            queue.put_nowait(None)
+            await queue.put(None)
 
 
-async def _run_choice(service: Service, job: Job, choice: Choice, scores: PromptScores) -> AsyncGenerator[Delta, None]:
+async def _run_choice(
+    service: Service, job: Job, choice: Choice, scores: PromptScores, intake: Intake
+) -> AsyncGenerator[Delta, None]:
     engine = service.engine
     answer = Answer(
         choice,
@@ -74,7 +79,7 @@ async def _run_choice(service: Service, job: Job, choice: Choice, scores: Prompt
         include_stop=job.include_stop,
         keeps_token_ids=job.returns_token_ids,
     )
-    timer = RequestTimer(service.metrics, arrived_at=service.monotonic())
+    timer = RequestTimer(service.metrics, arrived_at=job.arrived_at_s)
     watch = Watch(
         structure=job.structure,
         work=service.structured,
@@ -82,7 +87,7 @@ async def _run_choice(service: Service, job: Job, choice: Choice, scores: Prompt
         count=service.metrics.count_structured,
         new_digits=lambda: uuid4().hex,
     )
-    began = False
+    taken = began = False
     reason = FinishReason.ABORT  # what is true when nobody gets to say otherwise
     sampling = choice.sampling
     if job.keep is not None and sampling.logprobs is None:
@@ -91,6 +96,11 @@ async def _run_choice(service: Service, job: Job, choice: Choice, scores: Prompt
     try:
         async with aclosing(outputs):
             async for output in outputs:
+                if not taken:
+                    taken = True
+                    intake.took_one()
+                if output.is_empty:
+                    continue
                 if not began and choice.index == choice.leader:
                     service.metrics.count_route(choice.pick.route, choice.pick.precision)
                 began = True
@@ -105,14 +115,16 @@ async def _run_choice(service: Service, job: Job, choice: Choice, scores: Prompt
                 if delta.finish_reason is not None:
                     return
     except (RequestRefused, QueueFull, EngineDead) as error:
-        if not isinstance(error, EngineDead):
-            watch.refused()
-            if not began and choice.index == choice.leader:
-                service.routes.give_back(choice.pick)
+        intake.is_refused = not isinstance(error, EngineDead)
         raise translate(error) from error
     finally:
+        if intake.is_refused and not began:
+            watch.refused()
+            if choice.index == choice.leader:
+                service.routes.give_back(choice.pick)
+        else:
+            timer.finished(reason, now=service.monotonic())
         watch.close()
-        timer.finished(reason, now=service.monotonic())
     raise internal("the engine ended this request without a reason")
 
 

@@ -46,6 +46,8 @@ class Job:
     """What the engine's requests are named after: no client chooses it, so it is nobody else's."""
     created: int
     """Unix seconds."""
+    arrived_at_s: float
+    """By the service's monotonic clock: when its body was there."""
     model: str
     choices: tuple[Choice, ...]
     num_prompt_tokens: int

@@ -36,6 +36,10 @@ class Limits:
     """Time to send a body: 408."""
     write_timeout_s: float = 60.0
     """A client that does not read for so long loses its request."""
+    stream_headers_s: float = 1.0
+    """A stream that waits for its first token gets its headers so long after the engine has taken the request."""
+    stream_comment_s: float = 15.0
+    """A stream with nothing to say gets a comment line each time, so that nobody on the way takes it for dead."""
     json_depth: int = 64
     json_nodes: int = 500_000
     """Values in a body, those in lists and objects included."""

@@ -122,6 +122,7 @@ class FakeEngine:
         finished = False
         try:
             self._tell()
+            yield TokenOutput.empty(num_prompt_tokens=len(prompt_ids))
             scores = _prompt_logprobs(prompt_ids, params)
             async for output in self._play(prompt_ids, params):
                 finished = output.finish_reason is not None

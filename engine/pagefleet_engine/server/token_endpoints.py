@@ -8,21 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic_core import to_json
-from starlette.requests import Request
 from starlette.responses import Response
 
 from pagefleet_engine.server.dialogue import check_dialogue
 from pagefleet_engine.server.errors import ApiError, invalid
 from pagefleet_engine.server.inputs import check_token_ids
+from pagefleet_engine.server.responding import Call
 from pagefleet_engine.server.schemas import DetokenizeBody, TokenizeBody, parse_body
 from pagefleet_engine.server.service import Service
 from pagefleet_engine.server.tokenising import tokenize_dialogue, tokenize_prompts
 from pagefleet_engine.server.tools import check_tools
 
 
-async def tokenize(request: Request, service: Service) -> Response:
+async def tokenize(call: Call, service: Service) -> Response:
     """`POST /tokenize`."""
-    body = parse_body(TokenizeBody, await service.bodies.read(request))
+    body = parse_body(TokenizeBody, call.value)
     service.model_id(body.model)
     param = "prompt" if body.messages is None else "messages"
     ids, longest = await _ids(service, body), service.max_model_len()
@@ -53,9 +53,9 @@ async def _ids(service: Service, body: TokenizeBody) -> tuple[int, ...]:
     return ids
 
 
-async def detokenize(request: Request, service: Service) -> Response:
+async def detokenize(call: Call, service: Service) -> Response:
     """`POST /detokenize`."""
-    body = parse_body(DetokenizeBody, await service.bodies.read(request))
+    body = parse_body(DetokenizeBody, call.value)
     service.model_id(body.model)
     engine, tokens, longest = service.engine, body.tokens, service.max_model_len()
     if len(tokens) > longest:

@@ -86,6 +86,16 @@ async def test_a_refusal_comes_before_the_first_output():
         assert await tokens_of(engine, "a", greedy(2)) == naive_greedy(DECODER, PROMPT, 2)
 
 
+async def test_a_request_in_the_queue_is_told_so_before_its_first_token():
+    executor_of, gate, _ = held()
+    async with running(executor_of=executor_of) as engine, aclosing(engine.generate("a", PROMPT, greedy(2))) as stream:
+        first = await anext(stream)
+        assert (first.is_empty, first.num_prompt_tokens) == (True, 8)
+        gate.release(10)
+        rest = [output async for output in stream]
+    assert [output.is_empty for output in rest] == [False] * len(rest)
+
+
 async def test_a_full_queue_refuses_with_a_time():
     executor_of, gate, entered = held()
     async with running(executor_of=executor_of, max_num_queued=1, max_num_seqs=1) as engine:
