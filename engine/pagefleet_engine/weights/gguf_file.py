@@ -18,7 +18,7 @@ from pagefleet_engine.errors import StartupError
 from pagefleet_engine.layers.packed import BlockWeights
 from pagefleet_engine.weights.gguf_header import check_counts
 
-_BROKEN = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, RecursionError)
+_BROKEN = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, MemoryError, RecursionError)
 """What the reader raises, by where a file is cut or garbled."""
 
 
@@ -30,7 +30,8 @@ class GgufFile:
         _check_magic(path)
         check_counts(path)
         try:
-            reader = gguf.GGUFReader(str(path))
+            with np.errstate(over="raise"):  # an offset that wraps would lead to other bytes of the file
+                reader = gguf.GGUFReader(str(path))
         except _BROKEN as error:
             raise StartupError(
                 f"{path}: truncated or damaged GGUF file ({_first_line(error)}); download it again"

@@ -35,7 +35,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("changes", OTHERS.values(), ids=OTHERS.keys())
-def test_a_hit_needs_more_than_the_key(changes):
+def test_cve_2025_25183_a_hit_needs_more_than_the_key(changes):
     cache = make_cache()
     entry = put(cache, 0, [1, 2, 3, 4])
     assert cache.find(entry.key, entry.group) is entry
@@ -58,7 +58,7 @@ def test_names_that_run_together_make_different_roots():
     assert cache.root(Namespace("a", "", "b")) != cache.root(Namespace("a", "b", ""))
 
 
-def test_keys_depend_on_the_secret():
+def test_cve_2025_25183_keys_depend_on_the_secret():
     group = GroupIdentity(OURS, b"", BF16, (1, 2))
     assert PrefixCache(keyed_digest(b"a")).key(group) != PrefixCache(keyed_digest(b"b")).key(group)
 

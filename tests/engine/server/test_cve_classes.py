@@ -1,10 +1,14 @@
 """Inputs that broke other inference servers, by the advisory that tells of them, where no other table has them.
 
-The tables of wrong requests and wrong forms name theirs too, as do those of the model loader and the prefix cache.
+The tables of wrong requests and wrong forms name theirs too, as do `tests/engine/models/test_cve_loading` (files),
+`test_dialogue` (templates) and `tests/engine/memory/test_prefix_cache` (keys of frames).
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -13,6 +17,7 @@ import pytest
 from pagefleet_engine.server.schemas import ChatBody, CompletionBody, _Body
 from pagefleet_engine.server.testing import FakeEngine, running_server, say
 from tests.engine.server.scripted import CHAT
+from tests.engine.server.tiny import running_tiny_engine
 
 PLAIN = "/v1/completions"
 ASK = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
@@ -68,6 +73,16 @@ ROWS = {
     ),
     "CVE-2025-48944: a tool's type that is a list of nothing": (CHAT, parameters({"type": []}), 400),
     "CVE-2026-25048: a grammar that refers to itself alone": (CHAT, ASK | {"guided_grammar": "start: start"}, 400),
+    "CVE-2025-24357: weights in a request": (PLAIN, {"prompt": "a", "prompt_embeds": "gASVAAAA"}, 400),
+    "CVE-2025-66448: code by address": (PLAIN, {"prompt": "a", "lora_path": "https://example.com/x"}, 400),
+    "CVE-2026-5760: a template in a request": (CHAT, ASK | {"chat_template": "{{ ''.__class__.__mro__ }}"}, 400),
+    "CVE-2026-5760: a template in a template's variable": (
+        CHAT,
+        ASK | {"chat_template_kwargs": {"x": "{{ ''.__class__.__mro__ }}"}},
+        200,
+    ),
+    "CVE-2025-62426: a variable that is an object": (CHAT, ASK | {"chat_template_kwargs": {"x": {"y": 1}}}, 400),
+    "CVE-2025-53630: a number of 4,301 digits": (PLAIN, b'{"prompt": "a", "n": ' + b"9" * 4_301 + b"}", 400),
     "CVE-2024-8939: best_of and n": (PLAIN, {"prompt": "a", "n": 17, "best_of": 2**31}, 400),
 }
 
@@ -80,14 +95,74 @@ async def test_each_row():
         httpx.AsyncClient(base_url=server.url, timeout=60) as client,
     ):
         for sentence, (path, body, status) in ROWS.items():
-            reply = await client.post(path, json=body)
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
+            reply = await client.post(path, content=content)
             if reply.status_code != status:
                 wrong[sentence] = (reply.status_code, reply.text)
         assert (await client.get("/health")).status_code == 200
     assert wrong == {}
 
 
-HUGE = (-1, 0, 2**31, 2**63, -(2**63), 10**30, 1e308, True, "7", [], {})
+@asynccontextmanager
+async def caching() -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the real engine over a tiny model with a prefix cache."""
+    async with (
+        running_tiny_engine(enable_prefix_caching=True) as engine,
+        running_server(engine) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=60) as client,
+    ):
+        yield client
+
+
+async def cached(client: httpx.AsyncClient, prompt: str, **fields: Any) -> int:
+    """Tokens of the prompt that the prefix cache held."""
+    body = {"prompt": prompt, "max_tokens": 1, "temperature": 0} | fields
+    reply = await client.post(PLAIN, json=body)
+    assert reply.status_code == 200, reply.text
+    found: int = reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return found
+
+
+SECRET = "the first tenant's long and secret instructions, " * 2
+
+
+async def test_cve_2025_46570_a_salt_hides_what_others_have_asked():
+    """Without a salt of its own, a prompt that is served faster tells that somebody has sent it."""
+    async with caching() as client:
+        first = await cached(client, SECRET, cache_salt="one tenant")
+        again = await cached(client, SECRET, cache_salt="one tenant")
+        other = await cached(client, SECRET, cache_salt="another")
+        unsalted = await cached(client, SECRET)
+    assert (first, other, unsalted) == (0, 0, 0)
+    assert again > 0
+
+
+async def test_cve_2025_25183_nobody_gets_frames_of_another_prompt():
+    """A prompt that differs in its first token alone shares nothing, though all later groups are the same."""
+    async with caching() as client:
+        await cached(client, "a" * 64)
+        assert await cached(client, "b" * 64) == 0
+        assert await cached(client, "b" + "a" * 63) == 0
+        assert await cached(client, "a" * 64) > 0
+
+
+BIG = (2**31, 2**63, -(2**63), 10**30, 1e308)
+ODD = (True, "7", [], {})
+SMALL = (-1, 0)
+# What each field takes of the numbers above; every other number, and whatever is no number, gets 400.
+SERVED: dict[str, tuple[Any, ...]] = {
+    "seed": (-1, 0, 2**31, -(2**63)),
+    "min_tokens": (0,),
+    "temperature": (0,),
+    "presence_penalty": (-1, 0),
+    "frequency_penalty": (-1, 0),
+    "min_p": (0,),
+    "top_k": (-1, 0, 2**31),
+    "priority": (-1, 0),
+    "prompt_logprobs": (0,),
+    "top_logprobs": (0,),
+    "logprobs": (0,),
+}
 KINDS = {CHAT: (ChatBody, ASK), PLAIN: (CompletionBody, {"prompt": "a", "max_tokens": 8})}
 
 
@@ -97,19 +172,23 @@ def numbers(model: type[_Body]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", KINDS)
-async def test_cve_2026_21869_every_number_out_of_its_range_is_served_or_named(path):
+async def test_cve_2026_21869_every_number_out_of_its_range_is_named_and_every_other_served(path):
     model, body = KINDS[path]
-    wrong = {}
+    found = {}
     async with (
         running_server(FakeEngine(say("x"), max_model_len=4096)) as server,
         httpx.AsyncClient(base_url=server.url, timeout=60) as client,
     ):
         for name in numbers(model):
-            for value in HUGE:
+            for value in (*SMALL, *BIG, *ODD):
                 reply = await client.post(path, json=body | {name: value})
                 error = reply.json().get("error", {})
-                is_named = error.get("param") == name or error.get("code") == "context_length_exceeded"
-                if reply.status_code != 200 and (reply.status_code, is_named) != (400, True):
-                    wrong[name, str(value)] = (reply.status_code, reply.text)
-    assert wrong == {}
+                named = error.get("param") == name or error.get("code") == "context_length_exceeded"
+                found[name, repr(value)] = (reply.status_code, reply.status_code == 200 or named)
+    want = {
+        (name, repr(value)): (200 if value in SERVED.get(name, ()) and value is not True else 400, True)
+        for name in numbers(model)
+        for value in (*SMALL, *BIG, *ODD)
+    }
+    assert {key: got for key, got in found.items() if got != want[key]} == {}
     assert len(numbers(model)) > 15
