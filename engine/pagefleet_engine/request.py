@@ -74,6 +74,10 @@ def nth_seed(seed: int, index: int) -> int:
     return (seed + index + 2**63) % 2**64 - 2**63
 
 
+LEAST_TEMPERATURE = 1e-5
+"""Below it logits divided by the temperature leave the range of fp32 sooner than they could change the choice."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the next tokens of a request are chosen. None switches a parameter off.
@@ -83,7 +87,7 @@ class SamplingParams:
     """
 
     temperature: float = 1.0
-    """0 takes the most likely token and uses no random number."""
+    """0, and what is below `LEAST_TEMPERATURE`, takes the most likely token and uses no random number."""
     top_k: int | None = None
     """Sample among the k most likely tokens only."""
     top_p: float = 1.0
@@ -134,6 +138,11 @@ class SamplingParams:
             raise SamplingError("best_of", f"{self.best_of} is below n {self.n}")
         for bias in self.logit_bias.values():
             _check_range("logit_bias", bias, -100.0, 100.0)
+
+    @property
+    def is_greedy(self) -> bool:
+        """The most likely token is taken, whatever the filters say."""
+        return self.temperature < LEAST_TEMPERATURE
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raises `SamplingError` when a token id is not below `vocab_size`, the width of the logits."""

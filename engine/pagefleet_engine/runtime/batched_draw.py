@@ -21,7 +21,7 @@ _CANDIDATES = 1024
 def draw_rows(logits_SV: Tensor, params: Sequence[SamplingParams], draws: Sequence[float]) -> list[int | None]:
     """The token of each row whose share of its filtered distribution contains the row's draw, 0 <= draw < 1.
 
-    None for a row that must be drawn by itself. Temperatures are above 0.
+    None for a row that must be drawn by itself, also where it has no finite distribution. No row is greedy.
     """
     column = [[p.temperature] for p in params]
     probabilities_SV = (logits_SV / torch.tensor(column, device=logits_SV.device)).softmax(dim=-1)
@@ -29,14 +29,18 @@ def draw_rows(logits_SV: Tensor, params: Sequence[SamplingParams], draws: Sequen
     bound = [row for row in range(len(params)) if row not in set(free)]
     found: list[int | None] = [None] * len(params)
     if free:
-        picked = _at_shares(probabilities_SV[free], [draws[row] for row in free])
-        for row, token in zip(free, picked.tolist(), strict=True):
-            found[row] = token
+        picked, is_finite = _at_shares(probabilities_SV[free], [draws[row] for row in free])
+        _fill(found, free, picked, is_finite)
     if bound:
         tokens, complete = _bounded(probabilities_SV[bound], [params[r] for r in bound], [draws[r] for r in bound])
-        for row, token, is_complete in zip(bound, *torch.stack((tokens, complete.long())).tolist(), strict=True):
-            found[row] = token if is_complete else None
+        _fill(found, bound, tokens, complete)
     return found
+
+
+def _fill(found: list[int | None], rows: Sequence[int], tokens_S: Tensor, is_known_S: Tensor) -> None:
+    """Put the tokens that are known into their rows; the one wait for the device."""
+    for row, token, is_known in zip(rows, *torch.stack((tokens_S, is_known_S.long())).tolist(), strict=True):
+        found[row] = token if is_known else None
 
 
 def _bounded(
@@ -59,14 +63,18 @@ def _bounded(
     kept_SC[:, 0] = True
     beyond_S1 = values_SC.gather(1, k.long() - 1)  # what is not among the candidates is at most as likely
     complete = (filtered > 0) | (mass_S1 >= top_p) | (k >= size) | (beyond_S1 < min_p * values_SC[:, :1])
-    places = _at_shares(values_SC.masked_fill(~kept_SC, 0.0), draws)
-    return ids_SC.gather(1, places[:, None])[:, 0], complete[:, 0]
+    places, is_finite = _at_shares(values_SC.masked_fill(~kept_SC, 0.0), draws)
+    return ids_SC.gather(1, places[:, None])[:, 0], complete[:, 0] & is_finite
 
 
-def _at_shares(weights_SN: Tensor, draws: Sequence[float]) -> Tensor:
-    """Per row the index whose stretch of the cumulated weights holds its draw; never one of weight zero."""
+def _at_shares(weights_SN: Tensor, draws: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Per row the index whose stretch of the cumulated weights holds its draw, never one of weight zero.
+
+    And whether the row's weights are finite; the index says nothing otherwise.
+    """
     cumulated_SN = weights_SN.double().cumsum(-1)
     goals_S1 = torch.tensor(draws, dtype=torch.float64, device=weights_SN.device)[:, None] * cumulated_SN[:, -1:]
     index = torch.arange(weights_SN.shape[1], device=weights_SN.device)
     last_S = torch.where(weights_SN > 0, index, 0).amax(-1)
-    return torch.minimum(torch.searchsorted(cumulated_SN, goals_S1, right=True)[:, 0], last_S)
+    found_S = torch.minimum(torch.searchsorted(cumulated_SN, goals_S1, right=True)[:, 0], last_S)
+    return found_S, cumulated_SN[:, -1].isfinite()

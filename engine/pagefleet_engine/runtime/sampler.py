@@ -10,6 +10,7 @@ Shapes: S rows, V vocabulary.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,10 @@ _PENALTIES = np.where(
 """For each byte of a mask, what its eight tokens get."""
 _CANDIDATES = 1024
 """Tokens among which top-p is tried first; sorting a whole vocabulary takes milliseconds."""
+
+
+class DrawFailed(ValueError):
+    """The row has no distribution to draw from: its logits have left the range of fp32 on the way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +91,19 @@ class Sampler:
             return Sampled(request_id=request.request_id, token_id=None, error=f"the model's logits peak at {peak}")
         params = request.sampling
         is_complete = False
-        if drawn is not None:
-            token_id = drawn
-        elif request.constraint is None:
-            token_id = best if _is_plain_greedy(params) else self._choose(logits_V, request)
-        else:
-            try:
+        try:
+            if drawn is not None:
+                token_id = drawn
+            elif request.constraint is None:
+                token_id = best if _is_plain_greedy(params) else self._choose(logits_V, request)
+            else:
                 token_id = self._choose_allowed(logits_V, request, request.constraint)
                 is_complete = request.constraint.accept(token_id)
-            except ConstraintFailed as error:
-                return Sampled(request_id=request.request_id, token_id=None, error=str(error), is_client_error=True)
+        except (ConstraintFailed, DrawFailed) as error:
+            is_client_error = isinstance(error, ConstraintFailed)
+            return Sampled(
+                request_id=request.request_id, token_id=None, error=str(error), is_client_error=is_client_error
+            )
         logprobs = None if params.logprobs is None else token_logprobs(logits_V, token_id, params.logprobs)
         return Sampled(request_id=request.request_id, token_id=token_id, logprobs=logprobs, is_complete=is_complete)
 
@@ -120,7 +128,7 @@ class Sampler:
         apply_bias(logits_V, params.logit_bias)
         apply_repetition(logits_V, known, params.repetition_penalty)
         apply_occurrence(logits_V, known[request.num_prompt_tokens :], params)
-        if params.temperature == 0.0:
+        if params.is_greedy:
             return int(logits_V.argmax())
         draw = uniform(self._seed_of(request), index)
         return draw_token(logits_V / params.temperature, params, draw)
@@ -214,20 +222,26 @@ def _num_kept(probabilities: Tensor, params: SamplingParams) -> int:
 
 
 def _at_share(weights: Tensor, draw: float) -> int:
-    """Index whose stretch of the cumulated weights holds `draw` of their sum; never one of weight zero."""
+    """Index whose stretch of the cumulated weights holds `draw` of their sum; never one of weight zero.
+
+    Raises `DrawFailed` where the weights are not finite.
+    """
     cumulated = weights.double().cumsum(0)
-    goal = draw * float(cumulated[-1])
+    total = float(cumulated[-1])
+    if not math.isfinite(total):
+        raise DrawFailed("the logits, divided by the temperature, have no finite softmax")
+    goal = draw * total
     return int(torch.searchsorted(cumulated, goal, right=True).clamp_max(int(weights.nonzero()[-1])))
 
 
 def _is_plain_greedy(params: SamplingParams) -> bool:
     """Nothing moves the largest logit: the whole batch's argmax is the answer."""
-    return params.temperature == 0.0 and _leaves_logits(params)
+    return params.is_greedy and _leaves_logits(params)
 
 
 def _is_plain_draw(request: ScheduledRequest) -> bool:
     """Temperature and filters are all there is between the logits and the token."""
-    return request.constraint is None and request.sampling.temperature > 0.0 and _leaves_logits(request.sampling)
+    return request.constraint is None and not request.sampling.is_greedy and _leaves_logits(request.sampling)
 
 
 def _leaves_logits(params: SamplingParams) -> bool:

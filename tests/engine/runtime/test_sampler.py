@@ -1,6 +1,7 @@
 """Sampling with exact values: which token a given number picks, and what each parameter does to it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -93,6 +94,32 @@ def test_uniform_covers_the_interval_evenly_over_counters_and_seeds():
     for numbers in ([uniform(5, i) for i in range(10_000)], [uniform(i, 5) for i in range(10_000)]):
         counts = [sum(1 for n in numbers if k <= 10 * n < k + 1) for k in range(10)]
         assert all(900 < count < 1100 for count in counts)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-38, 1e-6, 9.9e-6])
+@pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"min_p": 0.1}, {"presence_penalty": 0.1}])
+def test_a_tiny_temperature_is_none(temperature, more):
+    params = SamplingParams(temperature=temperature, **more)
+    for is_batched in (False, True):
+        sampler = replace(SAMPLER, in_batches=is_batched)
+        assert sampler.sample(LOGITS.unsqueeze(0), [request(params)])[0].token_id == 1
+
+
+def test_the_least_temperature_is_drawn_with():
+    close = torch.tensor([0.0, 1e-6, -1.0])  # a tenth of the temperature apart: shares of 0.475 and 0.525
+    params = [SamplingParams(temperature=1e-5, seed=seed) for seed in range(20)]
+    assert {sample(one, logits=close).token_id for one in params} == {0, 1}
+
+
+@pytest.mark.parametrize("is_batched", [False, True], ids=["row by row", "in batches"])
+@pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"presence_penalty": 0.1}])
+def test_a_row_without_a_finite_softmax_fails_alone(more, is_batched):
+    rows = torch.stack((torch.tensor([3e38, 1.0, 0.0, 0.0, 0.0]), LOGITS))
+    asked = [request(SamplingParams(temperature=1e-4, **more), request_id=name) for name in "ab"]
+    broken, fine = replace(SAMPLER, in_batches=is_batched).sample(rows, asked)
+    assert (broken.token_id, broken.is_client_error) == (None, False)
+    assert broken.error == "the logits, divided by the temperature, have no finite softmax"
+    assert (fine.token_id, fine.error) == (1, None)
 
 
 def test_greedy_takes_the_best_and_needs_no_number():
