@@ -6,7 +6,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pagefleet_engine.contract.metrics import ALIASES, HELP, LATENCY_BUCKETS_S, Metric
+from pagefleet_engine.contract.metrics import ALIASES, HELP, LATENCY_BUCKETS_S, Metric, Refusal
 from pagefleet_engine.server.testing import FakeEngine, running_server, say
 
 SECRET = "xyzzy-4711"
@@ -55,7 +55,7 @@ async def test_what_requests_did_is_counted():
     by_reason = {sample.labels["finished_reason"]: sample.value for sample in exported["vllm:request_success"].samples}
     assert by_reason == {"stop": 0, "length": 2, "abort": 0, "error": 0}
     refused = {sample.labels["reason"]: sample.value for sample in exported["pagefleet:requests_refused"].samples}
-    assert refused == {"queue_full": 0, "invalid": 2, "draining": 0, "unauthorised": 0}
+    assert refused == dict.fromkeys(Refusal, 0) | {"invalid": 2}
     counts = {
         name: next(s.value for s in exported[name].samples if s.name.endswith("_count")) for name in LATENCY_BUCKETS_S
     }

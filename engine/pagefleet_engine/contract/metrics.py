@@ -22,6 +22,22 @@ class Outcome(StrEnum):
     """It did not end by itself: the client left, the engine stopped, or the request failed."""
 
 
+class Refusal(StrEnum):
+    """Why a request got an error in place of an answer; a fault of the engine (500) is no refusal."""
+
+    QUEUE_FULL = "queue_full"
+    """More wait than may, for the engine or for the threads before it: 429."""
+    INVALID = "invalid"
+    """The request has to change: any other 4xx."""
+    UNAUTHORISED = "unauthorised"
+    LOADING = "loading"
+    """There was no model yet; these show once there is."""
+    DRAINING = "draining"
+    ABORTED = "aborted"
+    """It ran, and was cut because the engine was told to stop."""
+    ENGINE_STOPPED = "engine_stopped"
+
+
 MIXED: Final = "mixed"
 """Stands for the precision of an answer whose precision changed on the way, or was chosen by its length."""
 
@@ -115,7 +131,7 @@ HELP: Final[dict[Metric, str]] = {
     Metric.RECOMPUTES: "Preempted requests whose KV was dropped and has to be computed again.",
     Metric.EVICTED_FRAMES: "Cached frames that nobody held and that made room.",
     Metric.DEMOTED_FRAMES: "BF16 frames that became part of an FP8 frame under pressure.",
-    Metric.REFUSED: "Requests refused before they ran, by reason.",
+    Metric.REFUSED: "Requests that got an error instead of an answer, by reason; faults of the engine are none.",
     Metric.ROUTE_REQUESTS: "Prompts that began to be answered, by route and by the precision of their KV.",
     Metric.STRUCTURED_OUTPUTS: "Finished answers that had a JSON schema or called tools, by what became of them.",
     Metric.LIMITS: "Bounds on what a client may send or hold open, by name; bytes, counts or seconds.",

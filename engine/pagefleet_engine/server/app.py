@@ -18,7 +18,7 @@ from pagefleet_engine.contract.paths import HEALTH, METRICS, READY
 from pagefleet_engine.server import endpoints, token_endpoints
 from pagefleet_engine.server.api_keys import ApiKeys
 from pagefleet_engine.server.body import ClientGone
-from pagefleet_engine.server.errors import ApiError, ErrorAnswer, internal, invalid
+from pagefleet_engine.server.errors import CODE_KEY, ApiError, ErrorAnswer, internal, invalid
 from pagefleet_engine.server.guard import Guard
 from pagefleet_engine.server.responding import Endpoint, JsonResponse, attend
 from pagefleet_engine.server.schemas import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
@@ -162,8 +162,8 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     if error.status_code == 405:
         message = f"method {request.method} is not allowed here"
         body = invalid(message, status=405, code="method_not_allowed").body
-        return _as_response(ApiError(replace(body, headers={"allow": _allowed(request)})))
-    return _as_response(invalid("there is no such path", status=error.status_code, code="not_found"))
+        return _as_response(request, ApiError(replace(body, headers={"allow": _allowed(request)})))
+    return _as_response(request, invalid("there is no such path", status=error.status_code, code="not_found"))
 
 
 def _allowed(request: Request) -> str:
@@ -172,22 +172,23 @@ def _allowed(request: Request) -> str:
     return ", ".join(sorted({method for route in matching for method in route.methods}))
 
 
-async def _answer_api_error(_request: Request, error: Exception) -> Response:
+async def _answer_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return _as_response(error)
+    return _as_response(request, error)
 
 
-async def _answer_incomplete(_request: Request, _error: Exception) -> Response:
+async def _answer_incomplete(request: Request, _error: Exception) -> Response:
     """Mostly nobody hears it; but a body with broken framing ends like that too, and its sender may still be there."""
-    return _as_response(invalid("the request was not received whole", code="incomplete_request"))
+    return _as_response(request, invalid("the request was not received whole", code="incomplete_request"))
 
 
-async def _answer_fault(_request: Request, _error: Exception) -> Response:
+async def _answer_fault(request: Request, _error: Exception) -> Response:
     """A fault of ours; the framework raises it again, and the guard logs it."""
-    return _as_response(internal())
+    return _as_response(request, internal())
 
 
-def _as_response(error: ApiError) -> Response:
+def _as_response(request: Request, error: ApiError) -> Response:
+    request.scope[CODE_KEY] = error.body.code
     response = Response(error.body.encode(), status_code=error.body.status)
     response.raw_headers = error.body.raw_headers()
     return response

@@ -14,6 +14,9 @@ from typing import Any
 
 INVALID = "invalid_request_error"
 
+CODE_KEY = "pagefleet.error_code"
+"""In the ASGI scope of a request that was answered with an error: its code."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiErrorBody:

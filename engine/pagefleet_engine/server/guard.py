@@ -12,7 +12,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pagefleet_engine.server.body import ClientGone
-from pagefleet_engine.server.errors import ApiError, ApiErrorBody, internal, invalid
+from pagefleet_engine.server.errors import CODE_KEY, ApiError, ApiErrorBody, internal, invalid
 from pagefleet_engine.server.lifecycle import Lifecycle
 from pagefleet_engine.server.limits import Limits
 from pagefleet_engine.server.reply import ConnectionAges, Reply, label_of
@@ -25,7 +25,7 @@ class Guard:
 
     `open_paths` are served in every phase and to everybody. Every other path, known or not, has to pass `authorise`
     (raises `ApiError`) and, where there is a `lifecycle`, its refusals; it then counts as in flight.
-    `count_refused` is told the status of every error on them; a probe that hears "not yet" is no refused request.
+    `count_refused` is told status and code of every error on them; a probe that hears "not yet" is no refused request.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Guard:
         open_paths: frozenset[str],
         authorise: Callable[[Scope], None] | None = None,
         lifecycle: Lifecycle | None = None,
-        count_refused: Callable[[int], None] | None = None,
+        count_refused: Callable[[int, str | None], None] | None = None,
     ) -> None:
         self._app = app
         self._limits = limits
@@ -59,7 +59,7 @@ class Guard:
             send,
             timeout_s=self._limits.write_timeout_s,
             closes=lambda: self._closes(scope),
-            count_refused=_ignore if scope["path"] in self._open_paths else self._count_refused,
+            count_refused=lambda status: self._count(scope, status),
             request_id=label_of(scope["headers"]),
         )
         try:
@@ -68,6 +68,7 @@ class Guard:
         except ClientGone:
             log.debug("client left")
         except ApiError as error:
+            scope[CODE_KEY] = error.body.code
             await _answer_error(reply, error)
         except Exception:
             if reply.timed_out:
@@ -101,12 +102,16 @@ class Guard:
         if scope["http_version"] == "1.1" and not any(name == b"host" and value for name, value in headers):
             raise invalid("the Host header is missing", code="no_host")
 
+    def _count(self, scope: Scope, status: int) -> None:
+        if scope["path"] not in self._open_paths:
+            self._count_refused(status, scope.get(CODE_KEY))
+
     def _closes(self, scope: Scope) -> bool:
         leaving = self._lifecycle is not None and self._lifecycle.closes_connections
         return leaving or self._ages.is_old(scope.get("client"))
 
 
-def _ignore(_status: int) -> None:
+def _ignore(_status: int, _code: str | None) -> None:
     """Count nothing."""
 
 

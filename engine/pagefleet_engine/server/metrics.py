@@ -6,6 +6,7 @@ served name.
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
@@ -18,12 +19,16 @@ from prometheus_client.registry import Collector
 
 from pagefleet_engine.api import EngineStats
 from pagefleet_engine.contract.control import RouteConfig
-from pagefleet_engine.contract.metrics import ALIASES, HELP, LATENCY_BUCKETS_S, MIXED, Metric, Outcome
+from pagefleet_engine.contract.metrics import ALIASES, HELP, LATENCY_BUCKETS_S, MIXED, Metric, Outcome, Refusal
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.request import FinishReason
 from pagefleet_engine.server.limits import Limits
 
 _LABEL = "model_name"
+
+_NOT_NOW = (Refusal.LOADING, Refusal.DRAINING, Refusal.ABORTED, Refusal.ENGINE_STOPPED)
+"""Codes of 503."""
+_BY_STATUS = {401: Refusal.UNAUTHORISED, 429: Refusal.QUEUE_FULL}
 
 _Own = Counter | Gauge | Histogram
 
@@ -34,6 +39,8 @@ class ServerMetrics:
     def __init__(self, *, stats: Callable[[], EngineStats | None], limits: Limits) -> None:
         self._registry = CollectorRegistry()
         self._model = ""
+        self._refused_early: Counts[Refusal] = Counts()
+        """While the model, and so the label, is not known."""
         self._bounds = asdict(limits)
         self._registry.register(_EngineCollector(stats, lambda: self._model))
         self._finished = Counter(
@@ -67,8 +74,9 @@ class ServerMetrics:
         self._model = name
         for reason in FinishReason:
             self._finished.labels(name, reason)
-        for refusal in ("queue_full", "invalid", "draining", "unauthorised"):
-            self._refused.labels(name, refusal)
+        for refusal in Refusal:
+            self._refused.labels(name, refusal).inc(self._refused_early[refusal])
+        self._refused_early.clear()
         for histogram in self._histograms.values():
             histogram.labels(name)
         for limit, bound in self._bounds.items():
@@ -94,10 +102,13 @@ class ServerMetrics:
     def count_finished(self, reason: FinishReason) -> None:
         self._finished.labels(self._model, reason).inc()
 
-    def count_refused(self, status: int) -> None:
-        """A request that was answered with an error status before it ran."""
-        reason = {401: "unauthorised", 429: "queue_full", 503: "draining"}.get(status, "invalid")
-        self._refused.labels(self._model, reason).inc()
+    def count_refused(self, status: int, code: str | None) -> None:
+        """A request that was answered with this error status and the code of its error."""
+        reason = _refusal(status, code)
+        if reason is not None and self._model:
+            self._refused.labels(self._model, reason).inc()
+        elif reason is not None:
+            self._refused_early[reason] += 1
 
     def observe(self, metric: Metric, seconds: float) -> None:
         self._histograms[metric].labels(self._model).observe(seconds)
@@ -226,6 +237,13 @@ class _Subset(CollectorRegistry):
         for family in self._whole.collect():
             if family.name in self._wanted or any(sample.name in self._wanted for sample in family.samples):
                 yield family
+
+
+def _refusal(status: int, code: str | None) -> Refusal | None:
+    """None for faults of the engine."""
+    if status >= 500:
+        return Refusal(code) if code in _NOT_NOW else None
+    return _BY_STATUS.get(status, Refusal.INVALID)
 
 
 def _flag(value: bool) -> str:
