@@ -4,7 +4,7 @@
 
 Real HTTP over loopback, a real engine with a tiny random model. Every request gets an answer and none a 5xx, refusals
 have the error shape, calm greedy requests beside the noise keep their answers, memory stays bounded, and afterwards no
-request and no frame is left over.
+request and no frame is left over. All the while /health has to answer.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ ROUTES = (
 )
 CALM_EVERY = 80
 REPORT_EVERY = 1_000
+PROBE_EVERY_S = 0.05
 LEAKS = re.compile(rb"Traceback|site-packages|\.py\b|0x[0-9a-f]{6,}")
 
 
@@ -61,6 +62,8 @@ class Findings:
     problems: list[str] = field(default_factory=list)
     calm_rounds: int = 0
     num_sent: int = 0
+    num_probes: int = 0
+    """How often /health was asked, and answered that all is well."""
     memory_mb: tuple[int, int] = (0, 0)
     """Resident, after the first tenth and at the end."""
     report: Callable[[str], None] | None = None
@@ -71,7 +74,7 @@ class Findings:
         if self.report is not None and self.num_sent % REPORT_EVERY == 0:
             statuses = ", ".join(f"{status}: {count}" for status, count in sorted(self.statuses.items()))
             self.report(
-                f"{self.num_sent} requests ({statuses}), {self.calm_rounds} calm rounds, "
+                f"{self.num_sent} requests ({statuses}), {self.calm_rounds} calm rounds, {self.num_probes} probes, "
                 f"{len(self.problems)} problems, {memory_mb()} MB"
             )
 
@@ -220,13 +223,27 @@ async def _fire(port: int, requests: Iterator[Hostile], concurrency: int, findin
 
     def ended(task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            findings.problems.append(f"calm requests failed: {task.exception()!r}")
+            findings.problems.append(f"what runs beside them failed: {task.exception()!r}")
 
-    listening = asyncio.create_task(listener())
-    listening.add_done_callback(ended)
+    beside = [asyncio.create_task(listener()), asyncio.create_task(_probe(port, findings))]
+    for task in beside:
+        task.add_done_callback(ended)
     await asyncio.gather(*(sender() for _ in range(concurrency)))
-    listening.cancel()
-    await asyncio.wait({listening})
+    for task in beside:
+        task.cancel()
+    await asyncio.wait(beside)
+
+
+async def _probe(port: int, findings: Findings) -> None:
+    """Asks /health, again and again, while the others send."""
+    while True:
+        reply = await exchange(port, Hostile(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+        status, _ = _parse(reply)
+        if status == 200:
+            findings.num_probes += 1
+        else:
+            findings.problems.append(f"/health answered {status}: {reply[:200]!r}")
+        await asyncio.sleep(PROBE_EVERY_S)
 
 
 async def _check_leftovers(server: RunningServer, findings: Findings) -> None:
@@ -260,6 +277,7 @@ def main() -> int:
     arguments = parser.parse_args()
     findings = asyncio.run(run(arguments.requests, arguments.seed, report=tell))
     print(f"{arguments.requests} requests, {findings.calm_rounds} calm rounds beside them: {dict(findings.statuses)}")
+    print(f"/health answered {findings.num_probes} times meanwhile")
     print("MB resident after the first tenth and at the end: {} and {}".format(*findings.memory_mb))
     for problem in findings.problems[:20]:
         print(problem)

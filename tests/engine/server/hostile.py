@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.engine.server.hostile_forms import random_form, random_text_form, words
+from tests.engine.server.hostile_json import large_body, random_nested
 
 CHAT, PLAIN, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
+
+LARGE_SHARE = 0.004
+"""Of the requests that are some megabytes long."""
 
 CHECKED = "tiny-checked"
 """Model name of a route that validates, and whose requests run in two precisions."""
@@ -176,7 +180,7 @@ EXTRA_FIELDS: Sequence[str] = words(
     "tools tool_choice parallel_tool_calls response_format structured_outputs guided_json guided_regex guided_choice",
     "guided_grammar n best_of suffix prompt_embeds prompt_logprobs logits_processors chat_template cache_salt priority",
     "chat_template_kwargs allowed_token_ids bad_words use_beam_search beam_width length_penalty user request_id",
-    "ignore_eos skip_special_tokens __class__",
+    "ignore_eos skip_special_tokens continue_final_message return_token_ids __class__",
 )
 LITERALS: tuple[bytes, ...] = (
     b"NaN",
@@ -229,8 +233,16 @@ class Hostile:
 def hostile_requests(rng: random.Random) -> Iterator[Hostile]:
     """An endless stream; the same seed makes the same one."""
     while True:
-        data = _http_noise(rng) if rng.random() < 0.15 else _post(rng)
+        kind = rng.random()
+        data = _large(rng) if kind < LARGE_SHARE else _http_noise(rng) if kind < 0.15 else _post(rng)
         yield Hostile(data, rng.choice((0, 1, 100, 300, 1_000)) if rng.random() < 0.1 else None)
+
+
+def _large(rng: random.Random) -> bytes:
+    path = rng.choice((CHAT, PLAIN, TOKENIZE, DETOKENIZE))
+    body = large_body(rng)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 def _post(rng: random.Random) -> bytes:
@@ -238,6 +250,8 @@ def _post(rng: random.Random) -> bytes:
     body: Any = copy.deepcopy(valid)
     if path in (CHAT, PLAIN) and rng.random() < 0.2:
         body |= random_form(rng) if path == CHAT else random_text_form(rng)
+    if path == CHAT and rng.random() < 0.1:
+        body |= random_nested(rng)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         body = _mutate(body, rng)
     raw = json.dumps(body, ensure_ascii=rng.random() < 0.5).encode()

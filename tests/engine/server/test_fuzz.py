@@ -14,6 +14,7 @@ async def test_hostile_requests_do_no_harm():
     assert findings.problems == []
     assert findings.statuses.keys() >= {200, 400, 404, 405, 431}
     assert findings.calm_rounds > 0
+    assert findings.num_probes > 20
 
 
 def test_the_same_seed_makes_the_same_requests():
