@@ -56,13 +56,17 @@ def _bounded(
     ).T[..., None]  # fmt: skip
     within_SC = torch.arange(values_SC.shape[1], device=device) < k
     values_SC = values_SC.masked_fill(~within_SC, 0.0)
-    mass_S1 = values_SC.sum(-1, keepdim=True)
     before_SC = values_SC.cumsum(-1) - values_SC
     kept_SC = within_SC & (values_SC >= min_p * values_SC[:, :1])
-    kept_SC &= (top_p >= 1.0) | (before_SC < top_p * torch.where(filtered > 0, mass_S1, 1.0))
+    mass_S1 = torch.where(filtered > 0, (values_SC * kept_SC).sum(-1, keepdim=True), 1.0)
+    if any(p.min_p > 0.0 and p.top_k is None for p in params):
+        passing_S1 = (probabilities_SV * (probabilities_SV >= min_p * values_SC[:, :1])).sum(-1, keepdim=True)
+        mass_S1 = torch.where((filtered > 0) | (min_p == 0.0), mass_S1, passing_S1)
+    kept_SC &= (top_p >= 1.0) | (before_SC < top_p * mass_S1)
     kept_SC[:, 0] = True
     beyond_S1 = values_SC.gather(1, k.long() - 1)  # what is not among the candidates is at most as likely
-    complete = (filtered > 0) | (mass_S1 >= top_p) | (k >= size) | (beyond_S1 < min_p * values_SC[:, :1])
+    enough_S1 = values_SC.sum(-1, keepdim=True) >= top_p * mass_S1
+    complete = (filtered > 0) | enough_S1 | (k >= size) | (beyond_S1 < min_p * values_SC[:, :1])
     places, is_finite = _at_shares(values_SC.masked_fill(~kept_SC, 0.0), draws)
     return ids_SC.gather(1, places[:, None])[:, 0], complete[:, 0] & is_finite
 

@@ -1,8 +1,8 @@
 """Logits to tokens, row by row, so that a row's token depends on nothing but its own logits and parameters.
 
 The order is: log probabilities of the model's own distribution, then the constraint's mask, minimum length, logit bias,
-penalties, temperature, min-p, top-k, top-p, and one uniform number that is a function of (seed, index of the token). A
-resumed or recomputed request therefore draws the same numbers again.
+penalties, temperature, min-p, top-k, top-p of what those two leave, and one uniform number that is a function of (seed,
+index of the token). A resumed or recomputed request therefore draws the same numbers again.
 
 Shapes: S rows, V vocabulary.
 """
@@ -195,29 +195,37 @@ def draw_token(logits_V: Tensor, params: SamplingParams, draw: float) -> int:
     """The token whose share of the filtered distribution contains `draw`, 0 <= draw < 1; likely tokens first."""
     if params.top_k is None and params.top_p == 1.0 and params.min_p == 0.0:
         return _at_share(logits_V.softmax(dim=-1), draw)
-    probabilities, ids = _candidates(logits_V, params)
-    keep = _num_kept(probabilities, params)
-    return int(ids[_at_share(probabilities[:keep], draw)])
-
-
-def _candidates(logits_V: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """Probabilities in falling order with their ids: enough of them for top-k, and for top-p to be exact."""
     probabilities_V = logits_V.softmax(dim=-1)
+    values, ids = _candidates(probabilities_V, params)
+    keep = _num_kept(values, _mass(probabilities_V, values, params), params)
+    return int(ids[_at_share(values[:keep], draw)])
+
+
+def _candidates(probabilities_V: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
+    """Probabilities in falling order with their ids: all that the filters may keep."""
     size = probabilities_V.numel()
     wanted = min(size, params.top_k or _CANDIDATES)
-    top = probabilities_V.topk(wanted)
-    if params.top_k is None and float(top.values.sum()) < params.top_p and wanted < size:
-        top = probabilities_V.topk(size)
-    return top.values, top.indices
+    values, ids = probabilities_V.topk(wanted)
+    may_lack = params.top_k is None and wanted < size and float(values[-1]) >= params.min_p * float(values[0])
+    if may_lack and float(values.sum()) < params.top_p * _mass(probabilities_V, values, params):
+        values, ids = probabilities_V.topk(size)
+    return values, ids
 
 
-def _num_kept(probabilities: Tensor, params: SamplingParams) -> int:
-    """How many of the falling probabilities pass min-p and top-p; at least one."""
-    kept = int((probabilities >= params.min_p * probabilities[0]).sum())
+def _mass(probabilities_V: Tensor, values: Tensor, params: SamplingParams) -> float:
+    """What min-p and top-k leave of the distribution together, of which top-p takes its share."""
+    if params.top_k is None and params.min_p == 0.0:
+        return 1.0
+    among = probabilities_V if params.top_k is None else values
+    return float(among[among >= params.min_p * values[0]].sum())
+
+
+def _num_kept(values: Tensor, mass: float, params: SamplingParams) -> int:
+    """How many of the falling probabilities pass min-p and then top-p; at least one."""
+    kept = int((values >= params.min_p * values[0]).sum())
     if params.top_p < 1.0:
-        total = float(probabilities.sum()) if params.top_k is not None else 1.0
-        before = probabilities.cumsum(0) - probabilities
-        kept = min(kept, int((before < params.top_p * total).sum()))
+        before = values.cumsum(0) - values
+        kept = min(kept, int((before < params.top_p * mass).sum()))
     return max(kept, 1)
 
 

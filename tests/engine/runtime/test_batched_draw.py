@@ -21,6 +21,8 @@ PARAMS = [
     SamplingParams(min_p=0.2),
     SamplingParams(top_k=20, top_p=0.8, min_p=0.05),
     SamplingParams(top_k=5000, top_p=0.99),
+    SamplingParams(min_p=0.3, top_p=0.6),
+    SamplingParams(min_p=0.01, top_p=0.7, temperature=1.5),
 ]
 LOGITS = 3.0 * torch.randn((len(PARAMS), 4000), generator=torch.Generator().manual_seed(0))
 

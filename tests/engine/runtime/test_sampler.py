@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pagefleet_engine.memory.table import FrameTable
 from pagefleet_engine.request import SamplingParams
+from pagefleet_engine.runtime.batched_draw import draw_rows
 from pagefleet_engine.runtime.random import uniform
 from pagefleet_engine.runtime.sampler import (
     Sampler,
@@ -61,7 +62,26 @@ DRAWS = {
     "min-p 0.6 keeps what has at least 0.24": ({"min_p": 0.6}, 0.99, 4),
     "min-p 1 keeps the best": ({"min_p": 1.0}, 0.99, 1),
     "top-p counts within what top-k left": ({"top_k": 2, "top_p": 0.5}, 0.99, 1),
+    "top-p counts within what min-p left": ({"min_p": 0.7, "top_p": 0.55}, 0.99, 1),
+    "top-p counts within what min-p and top-k left": ({"min_p": 0.2, "top_k": 3, "top_p": 0.75}, 0.99, 4),
 }
+
+
+def test_top_p_takes_its_share_of_what_min_p_leaves():
+    logits, params = torch.tensor([0.5, 0.3, 0.1, 0.1]).log(), SamplingParams(min_p=0.5, top_p=0.6)
+    for draw in (0.0, 0.5, 0.99):  # min-p leaves 0.5 and 0.3, and the first of them is more than 0.6 of their 0.8
+        assert draw_token(logits, params, draw) == 0
+        assert draw_rows(logits.expand(2, 4), [params, SamplingParams(top_p=0.6)], [draw] * 2)[0] == 0
+
+
+@pytest.mark.parametrize("top_p", [0.5, 1.0])
+def test_min_p_looks_beyond_its_first_candidates_when_more_pass(top_p):
+    flat = torch.cat((torch.zeros(4000), torch.full((1000,), -9.0)))
+    params, want = SamplingParams(min_p=0.5, top_p=top_p), int(4000 * top_p)
+    kept = {draw_token(flat, params, (i + 0.5) / want) for i in range(want)}
+    assert len(kept) == want
+    assert max(kept) < 4000
+    assert draw_rows(flat.unsqueeze(0), [params], [0.5]) == [None]
 
 
 @pytest.mark.parametrize(("params", "draw", "want"), DRAWS.values(), ids=DRAWS.keys())
