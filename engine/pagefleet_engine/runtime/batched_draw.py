@@ -2,6 +2,8 @@
 
 On a GPU a row drawn by itself costs about eight waits for the device; here all rows together cost two. There is no full
 sort: the `_CANDIDATES` most likely tokens hold nearly every top-p, and a row that needs more is left to `draw_token`.
+All rows take as many candidates as the widest, so sums may round differently beside other neighbours: not for
+`--batch-invariant`.
 
 Shapes: S rows, V vocabulary, C candidates.
 """

@@ -74,6 +74,12 @@ def refusing_what_does_not_fit(plan: RunnerPlan) -> Iterator[None]:
         ) from error
 
 
+def make_sampler(plan: RunnerPlan) -> Sampler:
+    """Rows are drawn together on a GPU, except where a row's bits must not depend on its neighbours."""
+    in_batches = plan.backend.is_gpu and not plan.batch_invariant
+    return Sampler(seed=plan.seed, eos_token_ids=plan.eos_token_ids, in_batches=in_batches)
+
+
 def _make_runner(plan: RunnerPlan, checkpoint: Checkpoint, shard: Shard, all_reduce: AllReduce | None) -> ModelRunner:
     device = plan.backend.device(shard.rank)
     parts = device_parts(plan.backend, shard.rank)
@@ -104,7 +110,7 @@ def _make_runner(plan: RunnerPlan, checkpoint: Checkpoint, shard: Shard, all_red
     return ModelRunner(
         decoder,
         cache,
-        Sampler(seed=plan.seed, eos_token_ids=plan.eos_token_ids, in_batches=plan.backend.is_gpu),
+        make_sampler(plan),
         batch_invariant=plan.batch_invariant,
         backend=plan.backend,
         capture=parts.capture,

@@ -1,4 +1,5 @@
-"""Logits to tokens, row by row, so that a row's token depends on nothing but its own logits and parameters.
+"""Logits to tokens. Row by row a token depends on nothing but its row's logits and parameters; rows drawn `in_batches`
+are as wide as the widest filter among them, so that their sums may differ by an ulp with their neighbours.
 
 The order is: log probabilities of the model's own distribution, then the constraint's mask, minimum length, logit bias,
 penalties, temperature, min-p, top-k, top-p of what those two leave, and one uniform number that is a function of (seed,

@@ -14,6 +14,7 @@ from pagefleet_engine.layers.parallel import Shard
 from pagefleet_engine.models.config import ModelConfig
 from pagefleet_engine.runtime.backend import CPU, Attention, Backend
 from pagefleet_engine.runtime.host_share import keeps_four_bits, model_bytes, weight_bytes
+from pagefleet_engine.runtime.loading import make_sampler
 from pagefleet_engine.startup import build_core, longest_kv, plan_runner, scheduler_config
 from pagefleet_engine.testing import TINY, RandomCheckpoint
 from pagefleet_engine.weights.loader import load_decoder
@@ -33,6 +34,16 @@ def test_on_a_gpu_the_ranks_measure_their_pool_and_swap_comes_from_host_memory()
     share = plan.share
     assert (share.utilization, share.num_tokens, share.num_sequences) == (0.8, 512, 4)
     assert (share.least_frames, share.most_frames, share.widest) == (16, 64, Precision.BF16)
+
+
+def test_rows_are_drawn_together_on_a_gpu_unless_their_bits_may_not_depend_on_each_other():
+    def in_batches(backend, *, batch_invariant):
+        given = arguments(kv_cache_memory_bytes=100 * 2304, batch_invariant=batch_invariant)
+        return make_sampler(plan_runner(given, TINY, (257,), 8 * GIB, backend)).in_batches
+
+    assert in_batches(GPU, batch_invariant=False)
+    assert not in_batches(GPU, batch_invariant=True)
+    assert not in_batches(CPU, batch_invariant=False)
 
 
 @pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
