@@ -16,6 +16,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -25,8 +26,6 @@ from typing import Any
 
 from pagefleet_kernels.bench.case import Case
 
-START_LIMIT_S = 120.0
-"""For a process to start and to import what its first case needs; a case's own limit counts from then on."""
 _REAP_S = 5.0
 """A process inside the GPU's driver may outlive SIGKILL; nobody waits longer for one."""
 
@@ -92,10 +91,10 @@ def last_words(log: Path) -> str:
 class Worker:
     """One process at a time, started when a case comes."""
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, start_limit_s: float) -> None:
         self.case: Case | None = None
-        self.ends = 0.0
-        self._folder, self._number = folder, number
+        self.has_begun, self.ends = False, 0.0
+        self._folder, self._number, self._start_limit_s = folder, number, start_limit_s
         self._process: SpawnProcess | None = None
         self._starts = self._served = 0
         self.connection: Connection
@@ -105,8 +104,9 @@ class Worker:
         if self._process is None or not self._process.is_alive():
             self.end()
             self._start()
-        self.case, self.ends = case, time.monotonic() + START_LIMIT_S
-        self.connection.send(case)
+        self.case, self.has_begun, self.ends = case, False, time.monotonic() + self._start_limit_s
+        with suppress(BrokenPipeError):  # it died this moment, and `hear` will find that
+            self.connection.send(case)
 
     def hear(self) -> Outcome | None:
         """The outcome, where there is one; to be called when the connection has something to say."""
@@ -116,7 +116,7 @@ class Worker:
         except (EOFError, OSError, pickle.UnpicklingError):
             return self._died()
         if message is None:
-            self.ends = time.monotonic() + self.case.limit_s
+            self.has_begun, self.ends = True, time.monotonic() + self.case.limit_s
         else:
             assert isinstance(message, Outcome)
             return message
@@ -127,7 +127,8 @@ class Worker:
         assert self.case is not None
         if time.monotonic() < self.ends:
             return None
-        return Outcome(error=f"hung: no result after {self.case.limit_s:g} s; its process was killed", is_sound=False)
+        state, limit = ("no result", self.case.limit_s) if self.has_begun else ("not begun", self._start_limit_s)
+        return Outcome(error=f"hung: {state} after {limit:g} s; its process was killed", is_sound=False)
 
     def finish(self, outcome: Outcome, batch: int) -> Case:
         """Take the case back. After an error that may have spoilt the process, or `batch` cases, the process ends."""
@@ -169,12 +170,16 @@ class Worker:
 
 
 class Crew:
-    """Several workers. Leaving the `with` block kills what still runs."""
+    """Several workers. Leaving the `with` block kills what still runs.
 
-    def __init__(self, size: int, logs: Path, *, batch: int = 24) -> None:
+    batch: cases after which a process is replaced. start_limit_s: for a process to start and to import what its first
+    case needs; the case's own limit counts from then on.
+    """
+
+    def __init__(self, size: int, logs: Path, *, batch: int = 24, start_limit_s: float = 120.0) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self._batch = batch
-        self._workers = [Worker(logs, number) for number in range(size)]
+        self._workers = [Worker(logs, number, start_limit_s) for number in range(size)]
 
     def __enter__(self) -> Crew:
         return self

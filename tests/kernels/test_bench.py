@@ -8,6 +8,7 @@ import torch
 from check_engine import pool_frames
 from pagefleet_kernels.bench import elementwise, moves, tries
 from pagefleet_kernels.bench.pools import pool_bytes
+from pagefleet_kernels.bench.timing import repeats_for
 from pagefleet_kernels.layout import FrameLayout, Precision
 
 TINY = FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)
@@ -19,6 +20,10 @@ def test_a_pool_leaves_a_smaller_device_room():
     assert pool_bytes(80 * GIB) == 56 * GIB
     assert pool_frames(2**21, 120 * GIB) == 16 * 1024
     assert pool_frames(2**21, 40 * GIB) == 12 * 1024
+
+
+def test_short_runs_are_repeated_more_often():
+    assert [repeats_for(seconds, least=7) for seconds in (0.0, 1e-3, 5e-3, 1.0)] == [100, 50, 10, 7]
 
 
 def all_tries():

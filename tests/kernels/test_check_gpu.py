@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 from functools import partial
@@ -74,10 +75,13 @@ def test_chosen_parts(names, expected):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_case_has_a_name_of_its_own(tmp_path, device):
+def test_every_case_has_a_name_of_its_own_and_can_be_sent_to_a_process(tmp_path, device):
     report = Report(folder=tmp_path)
     for part in PARTS:
-        report.expect(part.cases(device))
+        cases = list(part.cases(device))
+        sent = [pickle.loads(pickle.dumps(case)) for case in cases]
+        assert [case.name for case in sent] == [case.name for case in cases]
+        report.expect(cases)
     sections = [section for section, _ in report.outcomes]
     assert sections.count("correctness") == {"cpu": 10, "cuda": 236}[device]
     assert sections.count("decode") == {"cpu": 1, "cuda": 36}[device]

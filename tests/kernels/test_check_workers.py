@@ -92,6 +92,13 @@ def test_at_the_deadline_what_runs_is_killed_and_not_reported(tmp_path):
     assert set(found) <= {"0", "1"}
 
 
+def test_a_process_that_does_not_come_up_is_given_up(tmp_path):
+    found = []
+    with Crew(1, tmp_path / "logs", start_limit_s=0.0) as crew:
+        crew.run(many(2), until=time.monotonic() + 60, took=lambda _, outcome: found.append(outcome.error))
+    assert found == ["hung: not begun after 0 s; its process was killed"] * 2
+
+
 def test_nothing_starts_after_the_deadline(tmp_path):
     assert run(many(2), tmp_path, seconds=-1.0) == {}
 
