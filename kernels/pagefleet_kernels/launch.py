@@ -70,8 +70,28 @@ def decode_launch(precision: Precision, *, block_size: int, head_dim: int) -> De
             frames = max(1, (64 if wide else 128) // (2 * block_size))
             return DecodeLaunch(frames=frames, num_warps=4, num_stages=3, residents=3)
         case Precision.INT8 | Precision.INT4:
-            # One warp: half the instructions per byte of four, which exchange partial sums through shared memory.
-            return DecodeLaunch(frames=1, num_warps=4 if wide else 1, num_stages=4, residents=4 if wide else 8)
+            warps = _scaled_warps(precision, block_size, head_dim)
+            stages = 4 if _tile_units(block_size, head_dim) <= 2 else 3
+            # all 255 registers of a thread are taken, or nearly
+            return DecodeLaunch(frames=1, num_warps=warps, num_stages=stages, residents=8 // warps)
+
+
+def _tile_units(block_size: int, head_dim: int) -> int:
+    """Size of the codes of one frame and head, as loaded: 1 for 32 tokens of 128 channels."""
+    return max(1, 2 * block_size * power_of_two_from(head_dim) // 4096)
+
+
+def _scaled_warps(precision: Precision, block_size: int, head_dim: int) -> int:
+    """Warps of a decode program over frames with inner scales: as few as hold a frame without spilling.
+
+    One warp takes half the instructions per byte of four, which exchange partial sums through shared memory.
+    """
+    units = _tile_units(block_size, head_dim)
+    warps = units * (2 if head_dim > 128 else 1)
+    is_padded = power_of_two_from(head_dim) != head_dim
+    if precision is Precision.INT4 and (units > 1 or is_padded):
+        warps *= 2
+    return min(8, warps)
 
 
 def num_splits(*, num_sequences: int, num_kv_heads: int, num_iterations: int, num_slots: int) -> int:
@@ -106,12 +126,52 @@ class PrefillLaunch:
 def prefill_launch(precision: Precision, *, group: int, block_size: int, head_dim: int) -> PrefillLaunch:
     """Tiles of 128 rows by 64 keys, smaller ones where accumulators or scales take the registers."""
     wide = head_dim > 128
-    rows = max(64 if wide else 128, power_of_two_from(group))
+    rows, frames = (64 if wide else 128), 1
     match precision:
         case Precision.BF16:
             frames = (32 if wide else 64) // block_size
         case Precision.FP8_E4M3 | Precision.FP8_E5M2:
-            frames = (32 if wide else 64) // (2 * block_size)
-        case Precision.INT8 | Precision.INT4:
-            frames = 1
-    return PrefillLaunch(rows=rows, frames=max(1, frames), raw=32, num_warps=8, num_stages=2 if wide else 3)
+            rows, frames = (32 if wide else 128), (32 if wide else 64) // (2 * block_size)
+        case Precision.INT8:
+            rows = 32 if wide else 128
+        case Precision.INT4:
+            rows = _int4_rows(block_size, wide=wide)
+    return PrefillLaunch(
+        rows=max(rows, power_of_two_from(group)),
+        frames=max(1, frames),
+        raw=min(32, rows),
+        num_warps=8,
+        num_stages=2 if wide or block_size > 32 else 3,
+    )
+
+
+def _int4_rows(block_size: int, *, wide: bool) -> int:
+    """Two nibbles and two sets of scales leave few registers where a frame has many tokens or channels."""
+    if block_size <= 16 and not wide:
+        return 128
+    return 32 if block_size == 32 and not wide else 16
+
+
+def decode_shared_bytes(plan: DecodeLaunch, precision: Precision, *, block_size: int, head_dim: int) -> int:
+    """Most shared memory that a decode program takes: its stages of K and V, then these as 16-bit operands."""
+    loaded, keys = _loaded_bytes(plan.frames, precision, block_size, head_dim)
+    return (plan.num_stages - 1) * loaded + _operand_bytes(keys, 16, head_dim)
+
+
+def prefill_shared_bytes(plan: PrefillLaunch, precision: Precision, *, block_size: int, head_dim: int) -> int:
+    """Most shared memory that a prefill program takes."""
+    loaded, keys = _loaded_bytes(plan.frames, precision, block_size, head_dim)
+    return (plan.num_stages - 1) * loaded + _operand_bytes(max(keys, plan.raw), plan.rows, head_dim)
+
+
+def _loaded_bytes(frames: int, precision: Precision, block_size: int, head_dim: int) -> tuple[int, int]:
+    """K and V of one iteration as they lie in the pool, and its keys."""
+    is_raw = precision is Precision.BF16
+    keys = frames * block_size * (1 if is_raw else 2)
+    return 2 * keys * power_of_two_from(head_dim) * (2 if is_raw else 1), keys
+
+
+def _operand_bytes(keys: int, rows: int, head_dim: int) -> int:
+    """Operands of both products in 16 bits: K, V, queries, weights; and what warps exchange."""
+    channels = power_of_two_from(head_dim)
+    return 2 * (2 * keys * channels + rows * channels + rows * keys) + 4096

@@ -9,7 +9,13 @@ from typing import Any
 
 from triton.compiler.errors import CompilationError
 
-from pagefleet_kernels.launch import decode_launch, plain_launch
+from pagefleet_kernels.launch import (
+    decode_launch,
+    decode_shared_bytes,
+    plain_launch,
+    prefill_launch,
+    prefill_shared_bytes,
+)
 from pagefleet_kernels.launching import KERNELS
 from pagefleet_kernels.layout import FrameLayout, Precision
 from pagefleet_kernels.offline import Compiled, compile_offline
@@ -63,6 +69,8 @@ class Case:
     num_stages: int = 3
     residents: int | None = None
     """Programs that a multiprocessor is expected to hold."""
+    shared_bound: int | None = None
+    """Bytes of shared memory that `launch` expects at most."""
 
     def compile(self, capability: int) -> Compiled:
         """Build it for sm_`capability`."""
@@ -78,7 +86,7 @@ class Case:
         )
 
 
-def case(name: str, variant: Variant, *, residents: int | None = None) -> Case:
+def case(name: str, variant: Variant, *, residents: int | None = None, shared_bound: int | None = None) -> Case:
     """A kernel that touches the pool."""
     constants = variant.options(native=True)
     del constants["num_warps"], constants["num_stages"]
@@ -89,21 +97,28 @@ def case(name: str, variant: Variant, *, residents: int | None = None) -> Case:
         num_warps=variant.num_warps,
         num_stages=variant.num_stages,
         residents=residents,
+        shared_bound=shared_bound,
     )
 
 
 def decode_case(name: str, model: Model, precision: Precision, *, direct: bool = False) -> Case:
     """The decode kernel: for several shares, or for one that writes the result."""
-    plan = decode_launch(precision, block_size=model.layout.block_size, head_dim=model.layout.head_dim)
+    shape = {"block_size": model.layout.block_size, "head_dim": model.layout.head_dim}
+    plan = decode_launch(precision, **shape)
     form = "decode direct" if direct else "decode"
     variant = decode_variant(model, precision, direct=direct)
-    return case(f"{form} {name} {precision}", variant, residents=plan.residents)
+    bound = decode_shared_bytes(plan, precision, **shape)
+    return case(f"{form} {name} {precision}", variant, residents=plan.residents, shared_bound=bound)
 
 
 def prefill_case(name: str, model: Model, precision: Precision, *, direct: bool = True) -> Case:
     """The prefill kernel: alone, or as one of several precisions."""
+    shape = {"block_size": model.layout.block_size, "head_dim": model.layout.head_dim}
+    plan = prefill_launch(precision, group=model.group, **shape)
     form = "prefill" if direct else "prefill merged"
-    return case(f"{form} {name} {precision}", prefill_variant(model, precision, direct=direct))
+    variant = prefill_variant(model, precision, direct=direct)
+    bound = prefill_shared_bytes(plan, precision, **shape)
+    return case(f"{form} {name} {precision}", variant, shared_bound=bound)
 
 
 def seal_case(name: str, layout: FrameLayout, precision: Precision, part: int, *, from_open: bool = True) -> Case:

@@ -33,9 +33,12 @@ def compiled(capability, *names):
     ("capability", "names"),
     [
         (90, ["decode SmolLM2 bf16", "decode SmolLM2 fp8_e4m3", "seal Llama-3-8B fp8_e4m3 V"]),
-        (80, ["decode SmolLM2 bf16"]),
+        (90, ["decode direct Llama-3-8B fp8_e4m3", "decode SmolLM2 int8", "prefill Llama-3-8B fp8_e4m3"]),
+        (90, ["seal values Llama-3-8B fp8_e4m3 V", "combine head 256", "write open frames", "copy frames"]),
+        (90, ["rms_norm", "rope", "silu_mul"]),
+        (80, ["decode SmolLM2 bf16", "decode SmolLM2 int8", "seal Llama-3-8B int8 K", "combine head 128"]),
     ],
-    ids=["sm_90", "sm_80"],
+    ids=["sm_90", "sm_90, other forms", "sm_90, moves", "sm_90, elementwise", "sm_80"],
 )
 def test_kernels_compile_without_a_gpu(capability, names):
     found = compiled(capability, *names)
@@ -43,6 +46,8 @@ def test_kernels_compile_without_a_gpu(capability, names):
     for name, (registers, spilled, shared, loops) in found.items():
         assert registers <= 255
         assert spilled == 0, name
-        assert shared <= 100 * 1024
+        assert shared <= 163 * 1024
         if name.startswith("decode"):
             assert len(loops) == 2  # sealed frames, then open ones, both on tensor cores
+        if name.startswith("prefill"):
+            assert len(loops) == 4  # sealed frames without and with masks, open ones, the chunk's own tokens

@@ -62,8 +62,8 @@ def paged_decode(
         start(
             part.variant, (layout.num_kv_heads, part.programs, queries.shape[0]),
             queries, pool, pool.view(torch.bfloat16), pool.view(torch.float32),
-            table.frames, table.starts, table.counts, open_table.frames, open_table.starts, open_table.lengths, out, parts, stats,
-            scale * LOG2_E, at.tile_base // 128, at.scale_base // 4, table.frames.stride(0),
+            table.frames, table.starts, table.counts, open_table.frames, open_table.starts, open_table.lengths,
+            out, parts, stats, scale * LOG2_E, at.tile_base // 128, at.scale_base // 4, table.frames.stride(0),
             open_table.frames.stride(0), part.splits, part.first_part, plan.num_parts, native=native,
         )  # fmt: skip
     if not plan.is_direct:
