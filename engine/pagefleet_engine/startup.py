@@ -240,6 +240,7 @@ def scheduler_config(arguments: EngineArguments, plan: RunnerPlan, model: str) -
         max_num_batched_tokens=arguments.max_num_batched_tokens,
         max_model_len=plan.num_positions,
         max_num_queued=arguments.max_num_queued_reqs,
+        max_num_queued_tokens=arguments.queued_tokens,
         eos_token_ids=plan.eos_token_ids,
         enable_prefix_caching=arguments.enable_prefix_caching,
         model=model,

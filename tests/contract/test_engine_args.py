@@ -1,5 +1,6 @@
 """What the operator renders, the engine parses: every engine field of the resource, in random values."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +48,13 @@ def test_the_engine_reads_what_the_operator_means(raw):
 
 
 def test_extra_arguments_are_real_flags_and_arrive():
-    words = ["--max-num-batched-tokens", "64", "--max-num-queued-reqs=9", "--enable-prefix-caching"]
+    words = [
+        "--max-num-batched-tokens",
+        "64",
+        "--max-num-queued-reqs=9",
+        "--max-num-queued-tokens=90",
+        "--enable-prefix-caching",
+    ]
     words += ["--batch-invariant", "--dtype", "float32", "--seed", "7", "--tool-call-parser=mistral"]
     spec = LLMServiceSpec.model_validate(
         {
@@ -60,12 +67,28 @@ def test_extra_arguments_are_real_flags_and_arrive():
     assert found == {
         "max_num_batched_tokens": 64,
         "max_num_queued_reqs": 9,
+        "max_num_queued_tokens": 90,
         "enable_prefix_caching": True,
         "batch_invariant": True,
         "dtype": "float32",
         "tool_call_parser": "mistral",
         "seed": 7,
     }
+
+
+# sentence → (words, tokens of prompts that may wait)
+QUEUED_TOKENS = {
+    "by default": ([], 1024 * 512),
+    "by default, with another queue": (["--max-num-queued-reqs", "10"], 10 * 512),
+    "by default, with another budget": (["--max-num-batched-tokens", "8192"], 1024 * 8192),
+    "as it is given": (["--max-num-queued-tokens", "5000"], 5000),
+    "0 is the default": (["--max-num-queued-tokens", "0", "--max-num-queued-reqs", "10"], 10 * 512),
+}
+
+
+@pytest.mark.parametrize(("words", "want"), QUEUED_TOKENS.values(), ids=QUEUED_TOKENS.keys())
+def test_tokens_that_may_wait(words, want):
+    assert parse(["--model", "m", *words]).queued_tokens == want
 
 
 def test_a_model_on_a_claim_is_found_below_its_mount():

@@ -55,6 +55,11 @@ class EngineArguments:
     tool_call_parser: str = _flag(AUTO, "how the model writes tool calls: " + ", ".join(TOOL_CALL_PARSERS))
     seed: int = _flag(0, "seed of requests that bring none", low=0, high=2**63 - 1)
     max_num_queued_reqs: int = _flag(1024, "waiting requests beyond which new ones get 429", low=1, high=1_000_000)
+    max_num_queued_tokens: int = _flag(
+        0,
+        "tokens of waiting prompts beyond which new ones get 429; 0: --max-num-queued-reqs times the budget of a step",
+        low=0,
+    )
     api_key_file: str | None = _flag(
         None, "a file with one API key a line, or a folder of such files; re-read on change"
     )
@@ -87,6 +92,14 @@ class EngineArguments:
     def initial_cap(self) -> int:
         """The cap that the engine starts with."""
         return self.max_num_active_seqs or self.max_num_seqs
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens of prompts that may wait.
+
+        By default computing all of them takes as many full steps as requests may wait, whatever their lengths.
+        """
+        return self.max_num_queued_tokens or self.max_num_queued_reqs * self.max_num_batched_tokens
 
     def render(self) -> list[str]:
         """The arguments of a container, without those that hold their default; `parse` returns an equal value."""

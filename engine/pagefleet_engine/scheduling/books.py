@@ -9,6 +9,11 @@ from pagefleet_engine.request import Request, RequestState
 from pagefleet_engine.scheduling.ranked import RankedList
 
 
+def queued_tokens(request: Request) -> int:
+    """What a request adds to the tokens that wait. A fork shares the prompt of its parent, which counts."""
+    return 0 if request.fork_of is not None else request.num_prompt_tokens
+
+
 class Books:
     """The scheduler's lists of requests. Moving a request between them keeps its state in step."""
 
@@ -26,6 +31,8 @@ class Books:
         """Forks that wait for the first token of their parent, by its id."""
         self.ended: list[str] = []
         """Released since the last step."""
+        self.num_waiting_tokens = 0
+        """Of the prompts in `waiting`."""
 
     def wait(self, request: Request) -> None:
         """A new or preempted request takes its place in the queue."""
@@ -33,6 +40,7 @@ class Books:
         request.state = RequestState.WAITING
         self.requests[request.request_id] = request
         self.waiting.add(request)
+        self.num_waiting_tokens += queued_tokens(request)
 
     def wait_for_parent(self, request: Request, parent_id: str) -> None:
         """A fork whose parent is still computing the prompt that they share."""
@@ -83,7 +91,9 @@ class Books:
             self.wait(child)
 
     def _leave(self, request: Request) -> None:
-        for place in (self.waiting, self.running, self.swapped):
+        if self.waiting.discard(request):
+            self.num_waiting_tokens -= queued_tokens(request)
+        for place in (self.running, self.swapped):
             place.discard(request)
         self.parked.pop(request.request_id, None)
         if request.fork_of in self.unborn and request in self.unborn[request.fork_of]:

@@ -23,6 +23,8 @@ class SchedulerConfig:
     """Longest prompt plus answer."""
     max_num_queued: int = 1024
     """Waiting requests beyond which new ones are refused."""
+    max_num_queued_tokens: int | None = None
+    """Tokens of waiting prompts beyond which new ones are refused; None: as many as there are."""
     eos_token_ids: tuple[int, ...] = ()
     """The model's end-of-sequence tokens."""
     enable_prefix_caching: bool = False

@@ -6,6 +6,7 @@ from pagefleet_engine.contract.kv import GroupSizes
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.errors import RequestRefused
 from pagefleet_engine.request import Request
+from pagefleet_engine.scheduling.config import SchedulerConfig
 
 
 class RequestTooLong(RequestRefused):
@@ -18,11 +19,25 @@ class RequestTooLong(RequestRefused):
 
 
 class WaitingQueueFull(Exception):
-    """As many requests wait as may; the caller knows the clock and says when to come back."""
+    """As much waits as may; the caller knows the clock and says when to come back."""
 
-    def __init__(self, num_waiting: int) -> None:
-        super().__init__(f"{num_waiting} requests are waiting already")
+    def __init__(self, message: str, *, num_waiting: int) -> None:
+        super().__init__(message)
         self.num_waiting = num_waiting
+
+
+def check_queue(num_waiting: int, num_tokens: int, num_new_tokens: int, config: SchedulerConfig) -> None:
+    """Raises `WaitingQueueFull` when one prompt more is too much.
+
+    An empty queue takes any prompt, however long: else one that is longer than the limit could never be served.
+    """
+    if num_waiting >= config.max_num_queued:
+        raise WaitingQueueFull(f"{num_waiting} requests are waiting already", num_waiting=num_waiting)
+    most = config.max_num_queued_tokens
+    if most is not None and num_tokens and num_tokens + num_new_tokens > most:
+        raise WaitingQueueFull(
+            f"prompts of {num_tokens} tokens are waiting already, and {most} may wait", num_waiting=num_waiting
+        )
 
 
 def longest_total(request: Request, *, max_model_len: int, num_frames: int, sizes: GroupSizes) -> int:

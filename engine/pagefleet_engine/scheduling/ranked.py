@@ -37,8 +37,10 @@ class RankedList:
     def add(self, request: Request) -> None:
         insort(self._requests, request, key=self._key)
 
-    def discard(self, request: Request) -> None:
-        """Remove a request if it is here."""
+    def discard(self, request: Request) -> bool:
+        """Remove a request if it is here; whether it was."""
         at = bisect_left(self._requests, self._key(request), key=self._key)
         if at < len(self._requests) and self._requests[at] is request:
             del self._requests[at]
+            return True
+        return False

@@ -17,9 +17,9 @@ from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.memory import KVMemory
 from pagefleet_engine.memory.prefix_cache import keyed_digest
 from pagefleet_engine.request import FinishReason, Request, RequestState
-from pagefleet_engine.scheduling.books import Books
+from pagefleet_engine.scheduling.books import Books, queued_tokens
 from pagefleet_engine.scheduling.config import SchedulerConfig
-from pagefleet_engine.scheduling.limits import WaitingQueueFull, check_precision_fits, longest_total
+from pagefleet_engine.scheduling.limits import check_precision_fits, check_queue, longest_total
 from pagefleet_engine.scheduling.output import RequestUpdate, ScheduleOutput
 from pagefleet_engine.scheduling.planner import StepPlanner
 from pagefleet_engine.scheduling.pressure import Pressure
@@ -67,8 +67,8 @@ class Scheduler:
         ValueError for an id that is in use.
         """
         max_total_tokens = self.check(request)
-        if self._books.num_waiting >= self.config.max_num_queued:
-            raise WaitingQueueFull(self._books.num_waiting)
+        books = self._books
+        check_queue(books.num_waiting, books.num_waiting_tokens, queued_tokens(request), self.config)
         request.max_total_tokens = max_total_tokens
         self._arrivals += 1
         request.arrival, request.arrival_step = self._arrivals, self._step

@@ -1,11 +1,13 @@
 """Every bound on what a client may send or hold open, in one value that is printed at start and exported as metrics.
 
-Bounds that depend on the model (context length, vocabulary) and on the command line (queue length) are not here.
+Those of the queue come from the command line; what depends on the model (context length, vocabulary) is not here.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+
+from pagefleet_engine.contract.arguments import EngineArguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,10 @@ class Limits:
     """JSON inside the strings of a request, such as the arguments of calls in a dialogue, all of it together."""
     json_text_nodes: int = 50_000
     """Values in one such string."""
+    queued_requests: int = 1_024
+    """Requests that wait for the engine, each choice by itself; further ones get 429. `--max-num-queued-reqs`."""
+    queued_tokens: int = 524_288
+    """Tokens of prompts that wait for the engine, each prompt once; further ones get 429. `--max-num-queued-tokens`."""
     prompts: int = 256
     messages: int = 4_096
     choices: int = 256
@@ -101,6 +107,10 @@ class Limits:
     """For finished answers; those that compile are others."""
     judged_inline_chars: int = 4_096
     """Longer answers are checked against their schema by a thread."""
+
+    def with_queue_of(self, arguments: EngineArguments) -> Limits:
+        """The same with the bounds of this command line."""
+        return replace(self, queued_requests=arguments.max_num_queued_reqs, queued_tokens=arguments.queued_tokens)
 
     def lines(self) -> list[str]:
         """`name=value` for each bound, for the start-up log."""

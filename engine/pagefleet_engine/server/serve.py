@@ -72,6 +72,7 @@ async def serve(
 
     Raises `StartupError` for what the user has to change.
     """
+    limits = limits.with_queue_of(arguments)
     log.info("limits: %s", " ".join(limits.lines()))
     _allow_connections(limits)
     process = _build(arguments, load, limits, signals, environ, close_timeout_s)

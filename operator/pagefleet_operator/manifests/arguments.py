@@ -18,6 +18,7 @@ RUNTIME_FILE: Final = "runtime.json"
 EXTRA_FIELDS: Final = (
     "max_num_batched_tokens",
     "max_num_queued_reqs",
+    "max_num_queued_tokens",
     "enable_prefix_caching",
     "batch_invariant",
     "dtype",

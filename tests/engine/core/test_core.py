@@ -175,6 +175,14 @@ def test_a_full_queue_says_when_to_come_back():
     assert full.value.retry_after_s >= 1.0
 
 
+def test_a_queue_of_long_prompts_says_when_to_come_back():
+    core = tiny_core(decoder=DECODER, max_num_queued_tokens=10)
+    core.add(request("a"))
+    with pytest.raises(QueueFull, match="tokens are waiting already, and 10 may wait: try again in") as full:
+        core.add(request("b"))
+    assert full.value.retry_after_s >= 1.0
+
+
 def test_logprobs_belong_to_the_tokens_they_come_with():
     core = tiny_core(decoder=DECODER)
     core.add(request("a", sampling=SamplingParams(temperature=0.0, max_tokens=3, logprobs=2, ignore_eos=True)))

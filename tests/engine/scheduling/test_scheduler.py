@@ -199,6 +199,45 @@ def test_a_full_queue_refuses():
         scheduler.add(make_request("d", 3))
 
 
+# sentence → (lengths of prompts that wait, length of the next one, refused with)
+QUEUED_TOKENS = {
+    "what fits": ([10, 20], 70, None),
+    "one token too many": ([10, 20], 71, "prompts of 30 tokens are waiting already, and 100 may wait"),
+    "the longest prompt that there can be, when nobody waits": ([], 150, None),
+    "the shortest prompt behind one that is longer than the limit": (
+        [150],
+        1,
+        "prompts of 150 tokens are waiting already, and 100 may wait",
+    ),
+}
+
+
+@pytest.mark.parametrize(("waiting", "length", "message"), QUEUED_TOKENS.values(), ids=QUEUED_TOKENS.keys())
+def test_a_queue_of_long_prompts_is_full_sooner(waiting, length, message):
+    scheduler = make_scheduler(max_num_queued_tokens=100, max_model_len=200, initial_cap=1, num_frames=64)
+    scheduler.add(make_request("runs", 90))
+    step(scheduler)
+    for number, tokens in enumerate(waiting):
+        scheduler.add(make_request(f"w{number}", tokens))
+    if message is None:
+        scheduler.add(make_request("next", length))
+        return
+    with pytest.raises(WaitingQueueFull, match=message):
+        scheduler.add(make_request("next", length))
+
+
+def test_forks_wait_without_tokens_of_their_own():
+    scheduler = make_scheduler(max_num_queued_tokens=100, max_model_len=200, initial_cap=1, num_frames=64)
+    scheduler.add(make_request("runs", 5))
+    step(scheduler)
+    scheduler.add(make_request("parent", 100))
+    for number in range(5):
+        scheduler.add(make_request(f"fork{number}", 100, fork_of="parent"))
+    assert scheduler._books.num_waiting_tokens == 100
+    scheduler.abort("parent")
+    assert scheduler._books.num_waiting_tokens == 0
+
+
 def test_requests_that_can_never_fit_are_refused_with_the_numbers():
     scheduler = make_scheduler(max_model_len=100)
     with pytest.raises(RequestTooLong) as refused:

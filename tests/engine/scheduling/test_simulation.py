@@ -14,6 +14,7 @@ import pytest
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.frame_pool import FrameState
 from pagefleet_engine.request import FinishReason, Request, RequestState, SamplingParams
+from pagefleet_engine.scheduling.books import queued_tokens
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.limits import RequestTooLong, WaitingQueueFull
 from pagefleet_engine.scheduling.scheduler import Scheduler
@@ -37,6 +38,7 @@ class Simulation:
             "max_num_batched_tokens": 40,
             "max_model_len": 120,
             "max_num_queued": 12,
+            "max_num_queued_tokens": 300,
             "eos_token_ids": (EOS,),
             "enable_prefix_caching": True,
             "cache_key": b"simulation",
@@ -189,6 +191,8 @@ class Simulation:
         for update in self.scheduler.update(output, sampled, failed):
             self.take(update)
         self.scheduler.check_invariants()
+        books = self.scheduler._books
+        assert books.num_waiting_tokens == sum(queued_tokens(request) for request in books.waiting)
         self.poison()
 
     def take(self, update):

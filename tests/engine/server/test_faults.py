@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import httpx
 import pytest
@@ -78,6 +79,35 @@ async def test_nan_ends_that_request_alone_and_is_counted(executor_of, precision
     assert well.status_code == later.status_code == 200
     assert well.json()["choices"] == later.json()["choices"]
     assert f'{Metric.REQUEST_SUCCESS}{{finished_reason="error",model_name="tiny"}} 1.0' in metrics
+
+
+async def test_prompts_that_are_too_much_to_wait_are_told_when_to_come_back():
+    device = threading.Event()
+
+    class Held(LocalExecutor):
+        def execute(self, output):
+            device.wait()
+            return super().execute(output)
+
+    body = {"max_tokens": 1, "ignore_eos": True}
+    async with (
+        running_tiny_engine(executor_of=Held, max_num_queued_tokens=100, max_num_seqs=1) as engine,
+        running_server(engine) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=60) as client,
+    ):
+        first = asyncio.create_task(client.post("/v1/completions", json=body | {"prompt": [5] * 50}))
+        while not engine.stats().has_work:  # noqa: ASYNC110  the step loop's thread has no event to offer
+            await asyncio.sleep(0)
+        bodies = [body | {"prompt": [5] * 60} for _ in range(3)]
+        others = asyncio.gather(*(client.post("/v1/completions", json=each) for each in bodies))
+        while server.service.lifecycle.in_flight < 4 or engine._commands.qsize() < 3:  # noqa: ASYNC110  as above
+            await asyncio.sleep(0)
+        device.set()
+        replies = [await first, *await others]
+    assert sorted(reply.status_code for reply in replies) == [200, 200, 429, 429]
+    refused = [reply for reply in replies if reply.status_code == 429]
+    assert {reply.headers["retry-after"] for reply in refused} == {"1"}
+    assert {reply.json()["error"]["code"] for reply in refused} == {"queue_full"}
 
 
 async def test_what_fits_neither_the_context_nor_the_pool_is_refused_with_the_numbers():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import httpx
@@ -58,6 +59,22 @@ async def test_probes_are_answered_while_the_model_loads():
             pass
     process.signals.received()
     assert await process.ending == Ending(reason="drained", exit_code=0)
+
+
+async def test_the_queue_is_among_the_limits(caplog):
+    caplog.set_level(logging.INFO)
+    process = Process(FakeEngine(say("x")), max_num_queued_reqs=7, max_num_queued_tokens=700, drain_grace=0)
+    await until_listening(process.arguments.port)
+    async with httpx.AsyncClient(base_url=process.url) as client:
+        while (await client.get("/ready")).status_code != 200:
+            pass
+        metrics = (await client.get("/metrics?name[]=pagefleet:request_limits")).text
+    process.signals.received()
+    await process.ending
+    printed = next(message for message in caplog.messages if message.startswith("limits: ")).split()
+    for name, value in (("queued_requests", 7), ("queued_tokens", 700)):
+        assert f"{name}={value}" in printed
+        assert f'pagefleet:request_limits{{limit="{name}",model_name="fake"}} {value:.1f}\n' in metrics
 
 
 async def test_a_stop_while_loading_does_not_wait_for_the_model():
