@@ -2,7 +2,8 @@
 
     python -m tests.engine.server.conformance --tool build/schemathesis/bin/schemathesis --examples 50 --seed 1
 
-One of its checks is left out: the document gives types and not every range, so a value of the right type may be refused.
+One of its checks is left out: the document gives types and not every range, so a value of the right type may be
+refused.
 """
 
 from __future__ import annotations

@@ -280,39 +280,6 @@ ROWS = {
         code="unsupported_parameter",
         messages=[{"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}],
     ),
-    # tokenize, detokenize
-    "tokenize nothing": Row("/tokenize", {}, 400, "prompt", None, "prompt: give either prompt or messages"),
-    "tokenize a list": Row("/tokenize", {"prompt": ["a"]}, 400, "prompt", None, "prompt: must be a string"),
-    "detokenize 260": Row(
-        "/detokenize", {"tokens": [260]}, 400, "tokens", None, f"tokens: 260 is no token id: the model's are {IDS}"
-    ),
-    "tokenize more than the context holds": Row(
-        "/tokenize",
-        {"prompt": "a" * 70, "return_token_strs": True},
-        400,
-        "prompt",
-        "context_length_exceeded",
-        "prompt: 71 tokens: the maximum context length is 64 tokens; send a part at a time",
-    ),
-    "tokenize a dialogue that is longer than the context": Row(
-        "/tokenize",
-        {"messages": [{"role": "user", "content": "a" * 70}]},
-        400,
-        "messages",
-        "context_length_exceeded",
-        "messages: 88 tokens: the maximum context length is 64 tokens; send a part at a time",
-    ),
-    "detokenize more than the context holds": Row(
-        "/detokenize",
-        {"tokens": [97] * 65},
-        400,
-        "tokens",
-        "context_length_exceeded",
-        "tokens: 65 tokens: the maximum context length is 64 tokens; send a part at a time",
-    ),
-    "detokenize -1": Row(
-        "/detokenize", {"tokens": [-1]}, 400, "tokens", None, f"tokens: -1 is no token id: the model's are {IDS}"
-    ),
 }
 
 

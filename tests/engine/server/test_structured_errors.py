@@ -21,8 +21,6 @@ LIMITS = Limits(
     structured_choices=3,
     tools=3,
     tools_bytes=1_000,
-    json_text_chars=2_900,
-    json_text_nodes=40,
 )
 
 
@@ -41,19 +39,12 @@ def tool(name="f", parameters=None, **more) -> dict:
     return {"type": "function", "function": {"name": name, "parameters": parameters} | more}
 
 
-def calls(*arguments: str) -> dict:
-    """A dialogue in which the model has made these calls."""
-    made = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": text}} for text in arguments]
-    return {"messages": [*USER, {"role": "assistant", "tool_calls": made}]}
-
-
 def outputs(**fields) -> dict:
     return {"structured_outputs": fields}
 
 
 SCHEMA = "response_format.json_schema.schema"
 PARAMETERS = "tools.0.function.parameters"
-CALLS = "messages.1.tool_calls"
 FORMAT_FORM = 'response_format: must be like {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}'
 NAMED = {"type": "function", "function": {"name": "g"}}
 ROWS = {
@@ -118,42 +109,6 @@ ROWS = {
         schema({"uniqueItems": True}),
         SCHEMA,
         f'{SCHEMA}: Unimplemented keys: ["uniqueItems"]',
-    ),
-    # JSON inside strings keeps the rules of the body around it
-    "a schema as text that is no JSON": (
-        {"guided_json": "{"},
-        "guided_json",
-        "guided_json: is a string and no JSON",
-    ),
-    "a schema as a long text": (
-        {"guided_json": " " * 2_001},
-        "guided_json",
-        "guided_json: has 2001 characters; at most 2000 are served",
-    ),
-    "a schema as a text of many values": (
-        {"guided_json": '{"enum": [' + "{}," * 40 + "{}]}"},
-        "guided_json",
-        "guided_json: holds more than 40 values",
-    ),
-    "a schema as a text with a number that is too large": (
-        outputs(json='{"maximum": 1e400}'),
-        "structured_outputs.json",
-        "structured_outputs.json: holds a number that is too large",
-    ),
-    "arguments of many values": (
-        calls('{"a": [' + "{}," * 40 + "{}]}"),
-        f"{CALLS}.0.function.arguments",
-        f"{CALLS}.0.function.arguments: holds more than 40 values",
-    ),
-    "arguments nested too deeply": (
-        calls('{"a": ' * 65 + "1" + "}" * 65),
-        f"{CALLS}.0.function.arguments",
-        f"{CALLS}.0.function.arguments: holds more than 40 values",
-    ),
-    "arguments that are too long together": (
-        calls(*['{"a": "' + "x" * 990 + '"}'] * 3),
-        f"{CALLS}.2.function.arguments",
-        f"{CALLS}.2.function.arguments: JSON inside strings may have 2900 characters in all",
     ),
     # vLLM's fields
     "structured_outputs a list": (
