@@ -20,9 +20,8 @@ class Books:
     def __init__(self, memory: KVMemory, *, aging_steps: int) -> None:
         self._memory = memory
         self.requests: dict[str, Request] = {}
-        self.waiting = RankedList(
-            lambda request: (request.priority * aging_steps + request.arrival_step, request.arrival)
-        )
+        self._aging_steps = aging_steps
+        self.waiting = RankedList(self._aged)
         self.running = RankedList(lambda request: request.rank)
         self.swapped = RankedList(lambda request: request.rank)
         self.parked: dict[str, Request] = {}
@@ -70,6 +69,17 @@ class Books:
         self._leave(request)
         request.state = RequestState.PARKED
         self.parked[request.request_id] = request
+
+    def next_to_come(self) -> Request | None:
+        """The first swapped request, or the first waiting one where it ranks before that, in years as well."""
+        if not self.swapped or not self.waiting:
+            return next(iter(self.swapped or self.waiting), None)
+        swapped, new = self.swapped[0], self.waiting[0]
+        return new if new.rank < swapped.rank and self._aged(new) < self._aged(swapped) else swapped
+
+    def _aged(self, request: Request) -> tuple[int, int]:
+        """Who waits grows older: the smallest is served first. See `ranked`."""
+        return request.priority * self._aging_steps + request.arrival_step, request.arrival
 
     def idle_holders(self) -> Iterator[Request]:
         """Requests that hold frames of the pool without running, newest first."""

@@ -1,7 +1,8 @@
 """One step: who computes how many tokens, and who may come.
 
-Running requests come first, in the order of (priority, arrival), then swapped ones, then new ones. Nobody is preempted
-for the sake of a request that does not run yet, and nobody comes in a step in which somebody had to leave.
+Running requests come first, in the order of (priority, arrival), then swapped ones, then new ones; a new one of better
+rank than the swapped ones comes before them. Nobody is preempted for the sake of a request that does not run yet, and
+nobody comes in a step in which somebody had to leave.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 from pagefleet_engine.memory.memory import KVMemory
 from pagefleet_engine.memory.writes import Piece
-from pagefleet_engine.request import Request
+from pagefleet_engine.request import Request, RequestState
 from pagefleet_engine.scheduling.books import Books
 from pagefleet_engine.scheduling.output import Context, ScheduledRequest, ScheduleOutput, SwapOut
 from pagefleet_engine.scheduling.pressure import Pressure
@@ -51,8 +52,7 @@ class StepPlanner:
         someone_waits = self._books.swapped or self._books.waiting
         if someone_waits and not self._pressure.has_preempted:
             reserved = sum(self._frames_still_to_come(request) for request in self._books.running)
-            self._resume(reserved)
-            self._admit(reserved)
+            self._bring(reserved)
         return self._finish()
 
     def _finish(self) -> ScheduleOutput:
@@ -139,38 +139,45 @@ class StepPlanner:
 
     # Those who come
 
-    def _resume(self, reserved: int) -> None:
-        swapped, running = self._books.swapped, self._books.running
-        while swapped and len(running) < self._cap:
-            request = swapped[0]
-            num_frames = self._memory.num_frames_away(request)
-            # What it needs to go on, and one frame for each that runs, else somebody would be preempted again at once.
-            needed = num_frames + reserved + 1 + len(running) if running else num_frames
-            if needed > self._memory.num_available and not self._may_reset(num_frames, request):
+    def _bring(self, reserved: int) -> None:
+        """Swapped and waiting requests in their order, until one finds no room."""
+        books = self._books
+        while len(books.running) < self._cap and (request := books.next_to_come()) is not None:
+            if request.state is RequestState.SWAPPED:
+                came = self._resume(request, reserved)
+            else:
+                came = self._tokens_left > 0 and self._admit(request, reserved)
+            if not came:
                 return
-            self._memory.make_free(num_frames)
-            self._memory.swap_in(request)
-            self._counters.resumes += 1
-            self._pressure.protect(request)
-            self._books.run(request)
             reserved += self._frames_still_to_come(request)
 
-    def _admit(self, reserved: int) -> None:
-        waiting, running = self._books.waiting, self._books.running
-        while waiting and self._tokens_left and len(running) < self._cap and not self._books.swapped:
-            request = waiting[0]
-            admission = self._memory.plan_admission(request)
-            needed = admission.num_frames + reserved + len(running)
-            if needed > self._memory.num_available:
-                if not self._may_reset(admission.num_frames, request):
-                    return
-                continue  # What was reset may have been what it shared.
-            self._memory.admit(request, admission)
-            self._count_admission(request)
-            self._books.run(request)
-            if not self._memory.is_arriving(request):
-                self._begin(request)
-            reserved += self._frames_still_to_come(request)
+    def _resume(self, request: Request, reserved: int) -> bool:
+        running = self._books.running
+        num_frames = self._memory.num_frames_away(request)
+        # What it needs to go on, and one frame for each that runs, else somebody would be preempted again at once.
+        needed = num_frames + reserved + 1 + len(running) if running else num_frames
+        if needed > self._memory.num_available and not self._may_reset(num_frames, request):
+            return False
+        self._memory.make_free(num_frames)
+        self._memory.swap_in(request)
+        self._counters.resumes += 1
+        self._pressure.protect(request)
+        self._books.run(request)
+        return True
+
+    def _admit(self, request: Request, reserved: int) -> bool:
+        running = self._books.running
+        admission = self._memory.plan_admission(request)
+        while admission.num_frames + reserved + len(running) > self._memory.num_available:
+            if not self._may_reset(admission.num_frames, request):
+                return False
+            admission = self._memory.plan_admission(request)  # What was reset may have been what it shared.
+        self._memory.admit(request, admission)
+        self._count_admission(request)
+        self._books.run(request)
+        if not self._memory.is_arriving(request):
+            self._begin(request)
+        return True
 
     def _may_reset(self, num_frames: int, request: Request) -> bool:
         """Nobody runs, and what idle requests held is enough for this one now."""

@@ -199,6 +199,37 @@ def test_nobody_is_admitted_while_somebody_is_swapped():
     assert all(harness.is_solo(request) for request in (first, second, third))
 
 
+def test_a_request_of_better_rank_does_not_wait_behind_a_swapped_one():
+    harness, first, second = filled(second={"priority": 50})
+    harness.until(lambda: second.state is RequestState.SWAPPED)
+    urgent = harness.add("u", [200, 201], max_tokens=1, priority=-100)
+    assert "u" in [request.request_id for request in harness.step().requests]
+    assert second.state is RequestState.SWAPPED
+    harness.run()
+    assert all(harness.is_solo(request) for request in (first, second, urgent))
+
+
+def test_a_swapped_request_that_has_grown_old_is_not_passed_any_more():
+    harness, first, second = filled(second={"priority": 1}, aging_steps=3)
+    harness.until(lambda: second.state is RequestState.SWAPPED)
+    late = harness.add("u", [200, 201], max_tokens=1)  # better by one, and more than three steps younger
+    while second.state is RequestState.SWAPPED:
+        assert late.state is RequestState.WAITING
+        harness.step()
+    harness.run()
+    assert all(harness.is_solo(request) for request in (first, second, late))
+
+
+def test_nobody_takes_the_room_that_a_request_of_better_rank_waits_for():
+    harness, first, second = filled(second={"priority": 50})
+    harness.until(lambda: second.state is RequestState.SWAPPED)
+    urgent = harness.add("u", range(200, 230), max_tokens=2, priority=-100)
+    harness.until(lambda: urgent.state is not RequestState.WAITING)
+    assert (first.state, second.state) == (RequestState.FINISHED, RequestState.SWAPPED)
+    harness.run()
+    assert all(harness.is_solo(request) for request in (first, second, urgent))
+
+
 def test_what_was_evicted_in_a_step_is_not_displaced_in_it():
     harness = Harness(enable_prefix_caching=True, num_host_frames=2)
     harness.add("old", range(20), max_tokens=1)
