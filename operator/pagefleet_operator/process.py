@@ -23,9 +23,10 @@ from pagefleet_operator.alert_server import AlertServer, serve_alerts
 from pagefleet_operator.alerts import AlertBook
 from pagefleet_operator.api_server import ApiServer
 from pagefleet_operator.connect import load_configuration, wait_for_resource
+from pagefleet_operator.control.asking import MOST_AT_ONCE, MOST_SILENT
 from pagefleet_operator.control.autoscalers import Autoscalers
 from pagefleet_operator.control.fleets import Fleets
-from pagefleet_operator.control.loop import ControlLoop
+from pagefleet_operator.control.loop import MOST_SET_AT_ONCE, ControlLoop
 from pagefleet_operator.engine_client import EngineClient
 from pagefleet_operator.handlers import Watches
 from pagefleet_operator.health import Health, serve_health
@@ -41,6 +42,7 @@ from pagefleet_operator.work_queue import WorkQueue
 
 logger = logging.getLogger(__name__)
 SILENCE_MARGIN_S: Final = 60.0
+LOOP_CONNECTIONS: Final = MOST_AT_ONCE + MOST_SILENT + MOST_SET_AT_ONCE
 
 
 async def run(settings: OperatorSettings, environ: Mapping[str, str], stop: asyncio.Event) -> None:
@@ -121,11 +123,15 @@ async def _reach_engines(outside: _Outside) -> None:
         max_age=timedelta(days=settings.signing_key_days),
     )
     await keys.refresh()
-    async with EngineClient(keys, time.time) as engines:
-        await until_first(keys.run(), _serve(outside, keys, engines))
+    async with (
+        EngineClient(keys, time.time) as engines,
+        EngineClient(keys, time.time, max_connections=LOOP_CONNECTIONS) as looked_at,
+    ):
+        await until_first(keys.run(), _serve(outside, keys, engines, looked_at))
 
 
-async def _serve(outside: _Outside, keys: SigningKeys, engines: EngineClient) -> None:
+async def _serve(outside: _Outside, keys: SigningKeys, engines: EngineClient, looked_at: EngineClient) -> None:
+    """`engines` are asked by reconciles, `looked_at` by the control loop: neither waits for the other's turns."""
     settings, server, metrics = outside.settings, outside.server, outside.metrics
     fleets = Fleets(public_keys=keys.public_text)
     reconciler = Reconciler(
@@ -153,7 +159,7 @@ async def _serve(outside: _Outside, keys: SigningKeys, engines: EngineClient) ->
     book = AlertBook()
     loop = ControlLoop(
         fleets=fleets,
-        engines=engines,
+        engines=looked_at,
         autoscalers=Autoscalers(cluster=server),
         alerts=book,
         wake=queue.add,

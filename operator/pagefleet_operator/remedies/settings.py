@@ -55,6 +55,11 @@ class LoopSettings:
     advice_every_s: float = 300.0
     """Least time between two equal pieces of advice in Advisory mode."""
 
+    @property
+    def answer_within_s(self) -> float:
+        """How long a look waits for an engine's answer, and then for its change: others must not be stale meanwhile."""
+        return self.stale_after_s / 4
+
     def paced(self, pace: float) -> LoopSettings:
         """All times multiplied by `pace`: a small fleet on fast hardware, or a demonstration, need not wait as long."""
         times = [field.name for field in fields(self) if field.name.endswith("_s")]

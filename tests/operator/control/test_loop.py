@@ -1,8 +1,5 @@
 """The loop with everything around it: from what engines report to what they are set to, and what people read of it."""
 
-import asyncio
-import dataclasses
-import time
 from datetime import timedelta
 
 import pytest
@@ -11,7 +8,6 @@ from pagefleet_engine.contract.control import RuntimeStart
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_operator.alerts import Alert
 from pagefleet_operator.errors import EngineUnreachableError, UnreachableError
-from pagefleet_operator.fake_engines import FakeEngines
 from pagefleet_operator.labels import RUNTIME_CONFIG, Key
 from pagefleet_operator.remedies.settings import LoopSettings
 from pagefleet_operator.resources import AUTOSCALER, LLM_SERVICE, POD
@@ -334,46 +330,19 @@ def test_the_pace_changes_times_and_nothing_else():
 async def test_a_busy_route_under_test_is_looked_at_sooner(world):
     await world.make(engine=ENGINE, routes=[TOOLS])
     await world.pass_time(10)
+    look, due = world.loop._guarded_look, []
+
+    async def noted(key):
+        due.append(await look(key))
+
+    world.loop._guarded_look = noted
     for number in range(1, 30):
         world.structured = [("tools", "fp8_e4m3", "valid", 100 * number), ("tools", "bf16", "valid", 100 * number)]
         world.structured += [("tools", "fp8_e4m3", "schema_violation", 50 * number)]
         await world.look()
         if (await world.status())["routes"][1]["state"] == "Testing":
             break
-    assert world.loop._again == {KEY: world.seconds() + 1.0}
-    world.cluster.now += timedelta(seconds=1)
-    assert world.loop._take_due() == {KEY}
-    assert world.loop._take_due() == set()
-
-
-class AskedEngines(FakeEngines):
-    """Says when it is scraped."""
-
-    def __init__(self):
-        super().__init__()
-        self.scraped = asyncio.Queue()
-
-    async def read_metrics(self, pod):
-        self.scraped.put_nowait(pod.name)
-        return await super().read_metrics(pod)
-
-
-async def test_the_loop_looks_when_a_look_is_due_and_when_it_is_hinted_at():
-    engines = AskedEngines()
-    world = World(engines=engines)
-    await world.make(engine=ENGINE)
-    loop = dataclasses.replace(world.loop, monotonic=time.monotonic, settings=LoopSettings(look_every_s=3600.0))
-    running = asyncio.create_task(loop.run())
-    await engines.scraped.get()
-    loop.hint(KEY)
-    await engines.scraped.get()
-    loop._again[KEY] = time.monotonic()
-    loop.hint(Key("models", "unknown"))  # nobody's, but the loop reads its clock
-    await engines.scraped.get()
-    assert loop._again == {}
-    running.cancel()
-    await asyncio.wait([running])
-    assert engines.scraped.empty()
+    assert (due[0], due[-1]) == (None, world.seconds() + 1.0)
 
 
 async def in_fallback(world):
