@@ -85,11 +85,12 @@ class ServerMetrics:
     def set_routes(self, routes: Iterable[RouteConfig]) -> None:
         """The series of these routes exist from now on, in every precision that a request of theirs can have."""
         for route in routes:
+            constrained = _flag(route.structured != "validate")
             for precision in (route.precision, route.control_precision):
                 self._by_route.labels(self._model, route.name, precision)
+            for kind in (route.precision, route.control_precision, MIXED):
                 for outcome in Outcome:
-                    constrained = _flag(route.structured != "validate")
-                    self._structured.labels(self._model, route.name, precision, constrained, outcome)
+                    self._structured.labels(self._model, route.name, kind, constrained, outcome)
 
     def count_route(self, route: str, precision: Precision) -> None:
         """A prompt of this route has begun to be answered."""
