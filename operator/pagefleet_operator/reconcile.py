@@ -42,12 +42,13 @@ class Reconciler:
 
         Raises `ApiError` and `UnreachableError` for what a later try may cure.
         """
+        turn = self.fleets.take_turn()
         gathered = await gather(key, self.cluster, self.engines)
         if gathered is None:
             self.fleets.forget(key)
             return None
         observed, now = observe(self.fleets.complete(key, gathered)), self.clock()
-        self.fleets.saw(observed)
+        self.fleets.saw(observed, turn)
         plan = decide(observed, now)
         if plan.steps:
             logger.info("%s: %s", key, "; ".join(map(describe, plan.steps)))

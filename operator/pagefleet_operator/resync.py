@@ -1,15 +1,15 @@
 """The loop that cannot die: every so often it looks at every service, whatever the watches have seen.
 
-It reads in bulk and puts into the queue only what a reconcile would change, so a thousand settled services cost four
-reads. Its heartbeat is what liveness follows. An API server that does not answer costs one line per round, not the
-loop.
+It reads in bulk and puts into the queue only what a reconcile would change, or would find gone, so a thousand settled
+services cost four reads. Its heartbeat is what liveness follows. An API server that does not answer costs one line per
+round, not the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -53,15 +53,24 @@ class Resync:
     async def look_at_all(self) -> None:
         """Add every service that needs work. Raises `OperatorError` when the cluster cannot be read."""
         for namespace in self.namespaces or (None,):
+            turn, listed = self.fleets.take_turn(), set()
             for key, gathered in await gather_all(namespace, self.cluster):
-                if self._needs_work(key, gathered):
+                listed.add(key)
+                if self._needs_work(key, gathered, turn):
                     self.add(key)
                 await asyncio.sleep(0)  # a thousand services take a second, in which others have to run, too
+            self._add_missing(namespace, listed)
 
-    def _needs_work(self, key: Key, gathered: Gathered) -> bool:
+    def _add_missing(self, namespace: str | None, listed: Set[Key]) -> None:
+        """A known service that was not listed is gone, or newer than the list: a reconcile finds out which."""
+        for key in self.fleets.observations.keys() - listed:
+            if namespace in (None, key.namespace):
+                self.add(key)
+
+    def _needs_work(self, key: Key, gathered: Gathered, turn: int) -> bool:
         try:
             observed = observe(self.fleets.complete(key, gathered))
-            self.fleets.saw(observed)
+            self.fleets.saw(observed, turn)
             return needs_work(observed, self.clock())
         except Exception:
             # One object that cannot be understood must not hide the others; the queue reports it.

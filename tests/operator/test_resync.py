@@ -3,13 +3,14 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
+from pagefleet_operator.control.fleets import Fleets
 from pagefleet_operator.errors import UnreachableError
 from pagefleet_operator.gather import gather, gather_all
 from pagefleet_operator.health import Health
 from pagefleet_operator.labels import Key
 from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.reconcile import Reconciler
-from pagefleet_operator.resources import LLM_SERVICE, SERVICE
+from pagefleet_operator.resources import LLM_SERVICE, POD, SERVICE
 from pagefleet_operator.resync import Resync
 from pagefleet_operator.testing import Address, FakeCluster, llm_service
 
@@ -30,9 +31,13 @@ async def cluster():
     return made
 
 
-async def settle(cluster, key):
+async def settle(cluster, key, fleets=None):
     reconciler = Reconciler(
-        cluster=cluster, metrics=OperatorMetrics(CollectorRegistry()), clock=lambda: cluster.now, identity="test"
+        cluster=cluster,
+        metrics=OperatorMetrics(CollectorRegistry()),
+        clock=lambda: cluster.now,
+        identity="test",
+        fleets=fleets or Fleets(),
     )
     for _ in range(2):
         await reconciler(key)
@@ -40,7 +45,7 @@ async def settle(cluster, key):
     await reconciler(key)
 
 
-def resync(cluster, *, namespaces=(), rounds=1):
+def resync(cluster, *, namespaces=(), rounds=1, fleets=None):
     added, left = [], [None] * (rounds - 1)
 
     def jitter():
@@ -57,6 +62,7 @@ def resync(cluster, *, namespaces=(), rounds=1):
         random=jitter,
         namespaces=namespaces,
         period_s=0,
+        fleets=fleets or Fleets(),
     )
     return made, added
 
@@ -104,3 +110,47 @@ async def test_it_survives_a_round_that_fails(cluster, error):
     with pytest.raises(EndOfTest):
         await loop.run()
     assert added == [A]
+
+
+async def test_a_known_service_that_is_not_there_any_more_is_reconciled_away(cluster):
+    loop, added = resync(cluster, namespaces=("models",))
+    await loop.look_at_all()
+    other, _ = resync(cluster, namespaces=("there",), fleets=loop.fleets)
+    await other.look_at_all()
+    for key in (A, C):
+        raw = await cluster.get(LLM_SERVICE, *key)
+        await cluster.delete(LLM_SERVICE, *key, uid=raw["metadata"]["uid"])
+    await loop.look_at_all()
+    assert added == [A]
+    await settle(cluster, A, loop.fleets)
+    assert loop.fleets.observations.keys() == {B, C}
+
+
+class SlowCluster(FakeCluster):
+    """Something happens after the services were listed and before the pods are."""
+
+    meanwhile = None
+
+    async def find(self, resource, namespace, selector):
+        if resource is POD and self.meanwhile is not None:
+            happen, self.meanwhile = self.meanwhile, None
+            await happen()
+        return await super().find(resource, namespace, selector)
+
+
+async def test_what_a_reconcile_saw_meanwhile_is_newer_than_the_list():
+    cluster, fleets = SlowCluster(), Fleets()
+    await cluster.create(LLM_SERVICE, llm_service(A.name, A.namespace))
+    await settle(cluster, A, fleets)
+
+    async def pause():
+        await cluster.patch(LLM_SERVICE, *A, {"spec": {"paused": True}})
+        await settle(cluster, A, fleets)
+
+    cluster.meanwhile = pause
+    loop, _ = resync(cluster, fleets=fleets)
+    await loop.look_at_all()
+    assert fleets.observations[A].wanted.spec.paused
+    await cluster.patch(LLM_SERVICE, *A, {"spec": {"paused": False}})
+    await loop.look_at_all()
+    assert not fleets.observations[A].wanted.spec.paused

@@ -6,7 +6,8 @@ seconds. Belongs to the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pagefleet_operator.control.view import ControlView
@@ -22,6 +23,12 @@ class Fleets:
     """What engines check control tokens with."""
     observations: dict[Key, Observation] = field(default_factory=dict)
     views: dict[Key, ControlView] = field(default_factory=dict)
+    _turns: Iterator[int] = field(default_factory=itertools.count)
+    _read_in: dict[Key, int] = field(default_factory=dict)  # service -> the turn in which it was read
+
+    def take_turn(self) -> int:
+        """To be taken before a service is read: what was read in a later turn is newer."""
+        return next(self._turns)
 
     def complete(self, key: Key, gathered: Gathered) -> Gathered:
         """What was read of a service, with what this process knows besides."""
@@ -30,11 +37,18 @@ class Fleets:
             view = None  # of another service that had this name
         return replace(gathered, control=view, public_keys=self.public_keys())
 
-    def saw(self, observed: Observation) -> None:
-        """Remember a service."""
-        self.observations[observed.owner.key] = observed
+    def saw(self, observed: Observation, turn: int) -> None:
+        """Remember a service, unless it is known from a later turn. Reads in bulk take seconds, others less.
+
+        Versions cannot tell: pods change, and are read, without a change of the service itself.
+        """
+        key = observed.owner.key
+        if turn >= self._read_in.get(key, turn):
+            self.observations[key] = observed
+            self._read_in[key] = turn
 
     def forget(self, key: Key) -> None:
         """The service is gone."""
         self.observations.pop(key, None)
         self.views.pop(key, None)
+        self._read_in.pop(key, None)
