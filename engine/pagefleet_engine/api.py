@@ -115,6 +115,9 @@ class EngineStats:
     """BF16 frames that became part of an FP8 frame."""
     prefix_query_tokens_total: int = 0
     prefix_hit_tokens_total: int = 0
+    """In both tiers."""
+    prefix_host_hit_tokens_total: int = 0
+    """Of these, the ones whose frames came back from host memory."""
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
     failed_requests_total: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -64,6 +66,15 @@ async def test_what_requests_did_is_counted():
         Metric.INTER_TOKEN_LATENCY: 4,
         Metric.E2E_LATENCY: 2,
     }
+
+
+async def test_prefix_hits_are_told_per_tier():
+    engine = FakeEngine(say("hello"))
+    engine.figures = replace(engine.figures, prefix_hit_tokens_total=30, prefix_host_hit_tokens_total=12)
+    async with running_server(engine) as server, httpx.AsyncClient(base_url=server.url) as client:
+        exported = families((await client.get("/metrics")).text)
+    names = ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits", "pagefleet:prefix_cache_host_hits")
+    assert [exported[name].samples[0].value for name in names] == [30, 30, 12]
 
 
 async def test_nothing_a_client_sent_shows():

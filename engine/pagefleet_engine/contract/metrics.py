@@ -68,6 +68,7 @@ class Metric(StrEnum):
     SWAPS = "pagefleet:swaps_total"
     RESUMES = "pagefleet:resumes_total"
     RECOMPUTES = "pagefleet:recomputes_total"
+    PREFIX_HOST_HITS = "pagefleet:prefix_cache_host_hits_total"
     EVICTED_FRAMES = "pagefleet:evicted_frames_total"
     DEMOTED_FRAMES = "pagefleet:demoted_frames_total"
     REFUSED = "pagefleet:requests_refused_total"
@@ -115,7 +116,7 @@ HELP: Final[dict[Metric, str]] = {
     Metric.PROMPT_TOKENS: "Prompt tokens processed.",
     Metric.GENERATION_TOKENS: "Tokens generated.",
     Metric.PREFIX_QUERIES: "Prompt tokens looked up in the prefix cache.",
-    Metric.PREFIX_HITS: "Prompt tokens found in the prefix cache.",
+    Metric.PREFIX_HITS: "Prompt tokens found in the prefix cache, in the pool or in host memory.",
     Metric.REQUEST_SUCCESS: "Requests that ended, by reason.",
     Metric.TIME_TO_FIRST_TOKEN: "Seconds from a request's arrival to its first token.",
     Metric.INTER_TOKEN_LATENCY: "Seconds between two tokens of a request.",
@@ -129,6 +130,7 @@ HELP: Final[dict[Metric, str]] = {
     Metric.SWAPS: "Preempted requests whose frames were moved to host memory.",
     Metric.RESUMES: "Swapped requests whose frames were brought back.",
     Metric.RECOMPUTES: "Preempted requests whose KV was dropped and has to be computed again.",
+    Metric.PREFIX_HOST_HITS: "Prompt tokens found in the prefix cache whose frames came back from host memory.",
     Metric.EVICTED_FRAMES: "Cached frames that nobody held and that made room.",
     Metric.DEMOTED_FRAMES: "BF16 frames that became part of an FP8 frame under pressure.",
     Metric.REFUSED: "Requests that got an error instead of an answer, by reason; faults of the engine are none.",

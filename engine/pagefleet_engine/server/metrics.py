@@ -195,6 +195,7 @@ def _counters(stats: EngineStats) -> dict[Metric, int]:
         Metric.DEMOTED_FRAMES: stats.demoted_frames_total,
         Metric.PREFIX_QUERIES: stats.prefix_query_tokens_total,
         Metric.PREFIX_HITS: stats.prefix_hit_tokens_total,
+        Metric.PREFIX_HOST_HITS: stats.prefix_host_hit_tokens_total,
     }
 
 

@@ -94,6 +94,18 @@ def test_a_shared_prefix_is_read_from_the_cache_and_answers_the_same():
     assert last["b"].num_cached_tokens == 48
 
 
+def test_hits_of_both_tiers_are_told_together_and_those_of_host_memory_once_more():
+    core = tiny_core(decoder=DECODER, num_frames=8, num_host_frames=8, enable_prefix_caching=True)
+    prompt, others = prompt_of(1, 50), [7] * 100
+    told = []
+    for name, ids in (("first", prompt), ("warm", prompt), ("displaces it", others), ("cold", prompt)):
+        core.add(Request(request_id=name, prompt_token_ids=ids, sampling=GREEDY))
+        run(core)
+        found = core.stats()
+        told.append((found.prefix_hit_tokens_total, found.prefix_host_hit_tokens_total))
+    assert told == [(0, 0), (48, 0), (48, 0), (96, 32)]  # one frame of three stayed in the pool
+
+
 @pytest.mark.parametrize("steps", [0, 1, 3], ids=["while it waits", "in its prompt", "while it decodes"])
 def test_an_aborted_request_ends_at_once_and_leaves_nothing_behind(steps):
     core = tiny_core(decoder=DECODER, max_num_batched_tokens=24)
