@@ -219,7 +219,7 @@ def _why_leaving(observed: Observation, pod: PodObservation, wanted: Wanted) -> 
 
 def _annotations(observed: Observation, spec: LLMServiceSpec) -> dict[str, str]:
     """What a new pod's engine starts with."""
-    view = observed.control or view_before_first_look(observed.status, spec)
+    view = observed.control or view_before_first_look(observed.status, spec, observed.pods)
     start = runtime_start(spec, cap=view.start_cap, max_model_len=view.start_length, overrides=view.overrides)
     found = {labels.RUNTIME_CONFIG: runtime_annotation(start)}
     return found if observed.public_keys is None else found | {labels.CONTROL_KEYS: observed.public_keys}

@@ -56,6 +56,7 @@ class PodObservation:
     gate_since: datetime | None
     public_keys: str | None  # that its engine checks control tokens with
     model: str | None  # what its engine was started for, as the command line has it
+    max_model_len: int | None  # likewise; None: that of its model
     kv_precision: Precision | None  # likewise; None: its command line does not say
     gone: bool  # evicted, refused by its node, …: it will never run again
     restarts: int
@@ -104,6 +105,7 @@ def observe_pod(raw: Object) -> PodObservation:
         gate_since=parse_time(gate["lastTransitionTime"]) if gate.get("lastTransitionTime") else None,
         public_keys=metadata.get("annotations", {}).get(labels.CONTROL_KEYS),
         model=_argument(raw, "model"),
+        max_model_len=_max_model_len(raw),
         kv_precision=_kv_precision(raw),
         gone=status.get("phase") in ("Failed", "Succeeded"),
         restarts=container.get("restartCount", 0),
@@ -165,6 +167,11 @@ def _kv_precision(raw: Object) -> Precision | None:
     if word is None:
         return Precision.BF16  # the default, which a command line leaves out
     return Precision(word) if word in set(Precision) else None
+
+
+def _max_model_len(raw: Object) -> int | None:
+    word = _argument(raw, "max_model_len")
+    return int(word) if word is not None and word.isdecimal() else None
 
 
 def _argument(raw: Object, field: str) -> str | None:

@@ -22,6 +22,7 @@ from pagefleet_operator.api.status import (
     render_status,
 )
 from pagefleet_operator.control.numbers import coarse
+from pagefleet_operator.control.view import full_lengths
 from pagefleet_operator.manifests.service import service_url
 from pagefleet_operator.observe import Observation, Wanted
 from pagefleet_operator.pods import PodObservation, Trouble
@@ -106,7 +107,10 @@ def _live_settings(observed: Observation) -> LLMServiceStatus:
             max_model_len=engine.max_model_len,
         )
         kv_cache = KvCacheStatus(precision=engine.kv_cache.precision)
-        return old.model_copy(update={"tuning": old.tuning or started, "kv_cache": old.kv_cache or kv_cache})
+        tuning = old.tuning or started
+        if tuning.max_model_len in full_lengths(observed.wanted.spec, observed.pods):
+            tuning = tuning.model_copy(update={"max_model_len": engine.max_model_len})  # it was not shortened
+        return old.model_copy(update={"tuning": tuning, "kv_cache": old.kv_cache or kv_cache})
     return LLMServiceStatus(
         tuning=TuningStatus(
             max_num_seqs=view.cap,

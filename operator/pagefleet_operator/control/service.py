@@ -15,7 +15,7 @@ from pagefleet_operator.control.pace import look_again_after
 from pagefleet_operator.control.routes import RoutesOutlook, look_at_routes, reset_routes, restore_routes
 from pagefleet_operator.control.setter import Reported
 from pagefleet_operator.control.targets import Target, is_compared, routes_for
-from pagefleet_operator.control.view import ControlView, PodView, desired_replicas
+from pagefleet_operator.control.view import ControlView, PodView, desired_replicas, full_lengths
 from pagefleet_operator.observe import Observation
 from pagefleet_operator.pods import PodObservation
 from pagefleet_operator.remedies.compose import look
@@ -66,6 +66,7 @@ class Looked:
 
     state: ServiceState
     targets: Mapping[str, Target]  # by pod
+    decisions: tuple[Decision, ...] = ()  # all that are new, oldest first; the state has the last few
     reported: Mapping[str, Reported]  # by pod, what its engine has now
     again_after_s: float | None  # when to look again, where the usual pace is too slow
     alert_followed: bool = False  # a step up was made while an alert asked for one
@@ -76,7 +77,7 @@ def begin(observed: Observation, spec: LLMServiceSpec, now: Moment) -> ServiceSt
     status = observed.status
     return ServiceState(
         uid=observed.owner.uid,
-        memory=rebuild_memory(status),
+        memory=rebuild_memory(status, full_lengths(spec, observed.pods)),
         routes=restore_routes(spec, status, now),
         decisions=status.decisions,
         reset_done=status.precision_reset,
@@ -133,6 +134,7 @@ def step(
     return Looked(
         state=after,
         targets=_targets(observed, spec, outlook, routes),
+        decisions=new,
         reported={name: _reported(window, now.monotonic) for name, window in windows.items()},
         again_after_s=look_again_after(routes.memories, compared, settings),
         alert_followed=hints.alert is not None and any(map(_adds_replicas, outlook.decisions)),
@@ -185,7 +187,9 @@ def _fleet_view(
         time=now.wall,
         rules=Rules.of(spec),
         replicas=desired_replicas(spec, observed.status.desired_replicas, state.view),
-        ready=tuple(ReadyPod(name=name, window=window) for name, window in windows.items()),
+        ready=tuple(
+            ReadyPod(name=pod.name, window=windows[pod.name], longest=pod.max_model_len) for pod in serving(observed)
+        ),
         starting=tuple(StartingPod(name=name, age_s=now.monotonic - at_s) for name, at_s in state.starting.items()),
         draining=tuple(pod.name for pod in observed.pods if pod.draining or pod.leaving),
         foreign_autoscaler=hints.foreign_autoscaler,
@@ -265,11 +269,16 @@ def _targets(observed: Observation, spec: LLMServiceSpec, outlook: Outlook, rout
     return {
         pod.name: Target(
             cap=outlook.caps.get(pod.name),
-            max_model_len=outlook.max_model_len,
+            max_model_len=_length_for(pod, outlook.max_model_len),
             routes=routes_for(pod, spec, routes.overrides),
         )
         for pod in serving(observed)
     }
+
+
+def _length_for(pod: PodObservation, wanted: int | None) -> int | None:
+    """An engine takes no length beyond the one that it was started for, and then nothing of the whole change."""
+    return wanted if wanted is None or pod.max_model_len is None else min(wanted, pod.max_model_len)
 
 
 def _is_due(state: ServiceState, view: ControlView, now: Moment) -> bool:

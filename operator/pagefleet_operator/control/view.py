@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -10,6 +10,7 @@ from pagefleet_operator.api.remedy_spec import Mode
 from pagefleet_operator.api.status import Decision, LLMServiceStatus, LoadStatus, RouteState, RouteStatus
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.manifests.runtime import RouteOverride
+from pagefleet_operator.pods import PodObservation
 from pagefleet_operator.remedies.outlook import Hold
 from pagefleet_operator.remedies.precision.look import Fact
 
@@ -69,14 +70,23 @@ class ControlView:
         return tuple(f"{name}: {pod.unset}" for name, pod in sorted(self.pods.items()) if pod.unset)
 
 
-def view_before_first_look(status: LLMServiceStatus, spec: LLMServiceSpec) -> ControlView:
+def full_lengths(spec: LLMServiceSpec, pods: Iterable[PodObservation]) -> set[int]:
+    """The lengths that are no shortening: the spec's, and those that engines were started for."""
+    lengths = (spec.engine.max_model_len, *(pod.max_model_len for pod in pods))
+    return {length for length in lengths if length is not None}
+
+
+def view_before_first_look(
+    status: LLMServiceStatus, spec: LLMServiceSpec, pods: Iterable[PodObservation]
+) -> ControlView:
     """What a pod starts with after a start of the operator: what was decided before, as far as status has it."""
-    tunes = status.tuning is not None and spec.tuning.mode is Mode.AUTO
+    tuning = status.tuning if spec.tuning.mode is Mode.AUTO else None
+    length = tuning.max_model_len if tuning else None
     moved = RouteOverride(control_share=0.0, may_demote=False)
     policies = {route.name: route.policy for route in spec.routes}
     return ControlView(
-        start_cap=status.tuning.max_num_seqs if tunes and status.tuning else None,
-        start_length=status.tuning.max_model_len if tunes and status.tuning else None,
+        start_cap=tuning.max_num_seqs if tuning else None,
+        start_length=None if length in full_lengths(spec, pods) else length,
         overrides={
             route.name: replace(moved, precision=route.kv_precision)
             for route in status.routes

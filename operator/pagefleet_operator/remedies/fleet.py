@@ -19,6 +19,11 @@ class ReadyPod:
 
     name: str
     window: PodWindow
+    longest: int | None = None  # the length that its engine was started for; None: that of its model
+
+    def length_of(self, desired: int) -> int:
+        """What it can have of a desired length: a pod of an older revision may be shorter."""
+        return desired if self.longest is None else min(desired, self.longest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 length -> max(min, floor(0.75 x length))      at most once per window
 length -> min(spec's, ceil(length / 0.75))    after a long time without swapping, as rarely as a cap may turn
+length -> the spec's                          when the spec no longer allows less
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ class Lengths:
 def tune_length(view: FleetView, tune: TuneMemory, at_minimum: Mapping[str, Pressed]) -> tuple[Lengths, TuneMemory]:
     """Lower it, raise it, say that an engine has another one, or nothing."""
     found, allowed, longest = Lengths(), view.rules.tuning.max_model_len, view.rules.max_model_len
-    if allowed is None or longest is None:
+    if longest is None:
         if allowed is not None and at_minimum:
             found.holds.append(
                 _hold(HoldReason.LENGTH_UNKNOWN, "the length remedy needs engine.maxModelLen in the spec")
             )
         return found, replace(tune, length=LengthMemory())
-    settings, length = view.settings, tune.length
+    settings, length = view.settings, _follow_spec(tune.length, longest)
+    if allowed is None:
+        return found, replace(tune, length=_give_back(view, length, longest, found))
     current = longest if length.desired is None else min(max(length.desired, allowed.min), longest)
     length = _reapply(view, replace(length, desired=None if length.desired is None else current), settings, found)
     if at_minimum:
@@ -54,6 +57,24 @@ def is_shortened(view: FleetView, tune: TuneMemory) -> bool:
     """Whether new requests must be shorter than the spec says."""
     longest, desired = view.rules.max_model_len, tune.length.desired
     return longest is not None and desired is not None and desired < longest
+
+
+def _follow_spec(length: LengthMemory, longest: int) -> LengthMemory:
+    """What is not shortened is as long as the spec says, also when the spec says something else than before."""
+    is_whole = length.desired is not None and length.full is not None and length.desired >= length.full
+    return replace(length, full=longest, desired=longest if is_whole else length.desired)
+
+
+def _give_back(view: FleetView, length: LengthMemory, longest: int, found: Lengths) -> LengthMemory:
+    """The opt-in is gone: nobody would ever lengthen what was shortened under it."""
+    if length.desired is None or length.desired >= longest:
+        return length
+    message = (
+        "tuning.maxModelLen is gone from the spec: "
+        f"new requests may have {longest} tokens again instead of {length.desired}"
+    )
+    found.changes.append(_change(length.desired, longest, RemedyReason.LENGTH_RESTORED, message))
+    return replace(length, desired=longest, changed_s=view.now_s, drift=())
 
 
 def _lower(
@@ -78,7 +99,7 @@ def _lower(
     )
     found.changes.append(_change(current, after, RemedyReason.LENGTH_LOWERED, message))
     turns = moved(length.turns, view.now_s, rising=False, harm=length.turns.rising is True)
-    return LengthMemory(desired=after, changed_s=view.now_s, turns=turns)
+    return LengthMemory(desired=after, full=length.full, changed_s=view.now_s, turns=turns)
 
 
 def _raise(
@@ -100,15 +121,19 @@ def _raise(
     after = min(longest, math.ceil(current / settings.cut_factor))
     message = f"nothing was swapped for {quiet_s:.0f} s: new requests may have {after} tokens instead of {current}"
     found.changes.append(_change(current, after, RemedyReason.LENGTH_RESTORED, message))
-    return LengthMemory(desired=after, changed_s=view.now_s, turns=moved(length.turns, view.now_s, rising=True))
+    turns = moved(length.turns, view.now_s, rising=True)
+    return LengthMemory(desired=after, full=length.full, changed_s=view.now_s, turns=turns)
 
 
 def _reapply(view: FleetView, length: LengthMemory, settings: LoopSettings, found: Lengths) -> LengthMemory:
     """Engines that report another limit than the desired one: said once."""
     if length.desired is None or length.changed_s is None or view.now_s - length.changed_s <= settings.reapply_after_s:
         return length
-    reported = {pod.name: number(pod.window.gauge(Metric.MAX_MODEL_LEN, view.now_s)) for pod in view.ready}
-    drift = {name: int(value) for name, value in reported.items() if value not in (None, length.desired)}
+    drift: dict[str, int] = {}
+    for pod in view.ready:
+        value = number(pod.window.gauge(Metric.MAX_MODEL_LEN, view.now_s))
+        if value is not None and value != pod.length_of(length.desired):
+            drift[pod.name] = int(value)
     for name, value in sorted(drift.items()):
         if name not in length.drift:
             message = f"the engine of {name} accepts {value} tokens: {length.desired} is applied again"

@@ -6,7 +6,7 @@ removals wait as if the last change had just been made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from pagefleet_operator.api.status import LLMServiceStatus, PodState
@@ -51,6 +51,7 @@ class LengthMemory:
     """The live length limit of the service."""
 
     desired: int | None = None  # None: as the spec says
+    full: int | None = None  # what the spec said when that was decided; None: not known
     changed_s: float | None = None
     turns: Turns = Turns()
     drift: tuple[str, ...] = ()  # pods about which a decision was made already
@@ -99,11 +100,12 @@ class Memory:
     restored: Mapping[str, Restored] = field(default_factory=dict)  # pod -> before the restart
 
 
-def rebuild_memory(status: LLMServiceStatus) -> Memory:
+def rebuild_memory(status: LLMServiceStatus, full_lengths: Collection[int] = ()) -> Memory:
     """The memory after a restart of the operator, from what it wrote before.
 
     A pod whose engine was not restarted since is believed: it may have a change that status never heard of. An engine
-    that was restarted gets the cap that status has.
+    that was restarted gets the cap that status has. `full_lengths` are those of the spec and of the engines' command
+    lines: one of them in the status is no shortening.
     """
     tuning = status.tuning
     restored = {
@@ -111,5 +113,6 @@ def rebuild_memory(status: LLMServiceStatus) -> Memory:
         for pod in status.pods
         if pod.max_num_seqs is not None
     }
-    length = LengthMemory(desired=tuning.max_model_len if tuning else None)
-    return Memory(tune=TuneMemory(length=length), restored=restored)
+    length = tuning.max_model_len if tuning else None
+    shortened = None if length in full_lengths else length
+    return Memory(tune=TuneMemory(length=LengthMemory(desired=shortened)), restored=restored)

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
+from pagefleet_engine.contract.arguments import parse
 from pagefleet_engine.contract.control import RuntimeStart
 from pagefleet_engine.contract.metrics import LATENCY_BUCKETS_S, Metric
 from pagefleet_operator.alerts import AlertBook
@@ -106,7 +107,11 @@ class World:
             uid = raw["metadata"]["uid"]
             if uid not in self.engines.engines and raw["status"].get("phase") == "Running":
                 start = RuntimeStart.model_validate_json(raw["metadata"]["annotations"][RUNTIME_CONFIG])
-                self.engines.add(uid, cap=start.cap or 32, routes=start.routes)
+                given = parse(raw["spec"]["containers"][0]["args"])
+                longest, cap = given.max_model_len or 4096, start.cap or given.initial_cap
+                engine = self.engines.add(uid, cap=cap, max_model_len=longest, routes=start.routes)
+                length = start.max_model_len or longest
+                engine.config = engine.config.model_copy(update={"max_model_len": length})
 
     def pods(self):
         return [raw for address, raw in self.cluster.objects.items() if address.plural == POD.plural]
