@@ -30,14 +30,14 @@ def check_prompts(value: Any, limits: Limits) -> list[Prompt]:
         value = [value]
     if not isinstance(value, list):
         raise invalid("prompt: must be a string, a list of strings, or lists of token ids", param="prompt")
-    if value and all(_is_int(item) for item in value):
+    if value and _are_ints(value):
         value = [value]
     if len(value) > limits.prompts:
         raise invalid(f"prompt: has {len(value)} entries; at most {limits.prompts} are served", param="prompt")
     if not value or any(not item for item in value):
         raise invalid("prompt: must not be empty", param="prompt")
     for item in value:
-        if not isinstance(item, str) and not (isinstance(item, list) and all(_is_int(token) for token in item)):
+        if not isinstance(item, str) and not (isinstance(item, list) and _are_ints(item)):
             raise invalid("prompt: entries must be strings or lists of token ids", param="prompt")
     return cast(list[Prompt], value)
 
@@ -257,5 +257,6 @@ def _logit_bias(bias: dict[str, float] | None, limits: Limits) -> dict[int, floa
     return {int(key): value for key, value in bias.items()}
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _are_ints(values: list[Any]) -> bool:
+    """Integers and no booleans; half a million of them take milliseconds."""
+    return set(map(type, values)) <= {int}

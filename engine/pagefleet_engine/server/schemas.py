@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from pagefleet_engine.server.errors import ApiError, invalid, unsupported
 
@@ -52,6 +53,23 @@ Tools = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "array", "items": _FUN
 ToolChoice = Annotated[Any, WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, _FUNCTION, _NOTHING]})]
 
 
+def _one_wrong_item(value: Any) -> Any:
+    """Refuse the first one: an error for each of half a million would take seconds."""
+    items = value if isinstance(value, list) else [*value.values()] if isinstance(value, dict) else []
+    wrong = {kind for kind in set(map(type, items)) if kind not in (int, float)}
+    if wrong:
+        position = next(i for i, item in enumerate(items) if type(item) in wrong)
+        raise PydanticCustomError("wrong_item", "entry {position} should be a number", {"position": position})
+    if isinstance(value, list) and float in map(type, items):
+        position = next(i for i, item in enumerate(items) if type(item) is float)
+        raise PydanticCustomError("wrong_item", "entry {position} should be an integer", {"position": position})
+    return value
+
+
+TokenIds = Annotated[list[int], BeforeValidator(_one_wrong_item)]
+Bias = Annotated[dict[str, float], BeforeValidator(_one_wrong_item)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
 
@@ -89,11 +107,11 @@ class GenerationBody(_Body):
     priority: int | None = None
     cache_salt: str | None = None
     stop: Stop = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Bias | None = None
     prompt_logprobs: int | None = None
     response_format: ResponseFormat = None
     structured_outputs: StructuredOutputs = None
@@ -158,7 +176,7 @@ class TokenizeBody(_Body):
 class DetokenizeBody(_Body):
     """`POST /detokenize`."""
 
-    tokens: list[int]
+    tokens: TokenIds
 
 
 # Field → values that ask for nothing, besides null.
