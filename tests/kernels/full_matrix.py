@@ -58,6 +58,11 @@ def test_groups_beyond_two_to_the_31_elements_are_sealed(precision, from_open):
     check_seal(layout, precision, from_open=from_open, far=True)
 
 
+def test_more_chunks_than_one_look_at_their_offsets_finds():
+    layout = FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)
+    check_prefill(layout, [(0, 1)] * 127 + [(3, 6)] * 4, [Precision.FP8_E4M3], heads=4, dtype=torch.float32)
+
+
 COMPILE = """
 import sys
 from pagefleet_kernels.layout import Precision

@@ -21,6 +21,7 @@ WINDOW = f"check_decode({TINY}, [70], {FP8}, {EXACT}, masking=Masking(window=20,
 PREFILL = f"check_prefill({TINY}, [(0, 40), (47, 60)], {FP8}, {EXACT})"
 HOT = f"check_prefill({TINY}, [(0, 140)], {FP8}, {EXACT})"
 HOT_BF16 = f"check_prefill({TINY}, [(0, 140)], {BF16}, {EXACT})"
+MANY_PARTS = f"check_decode({TINY}, [9, 70, 150], {FP8}, {EXACT}, splits=40)"
 INT8_SEAL = f"check_seal({TINY}, Precision.INT8, from_open=True)"
 
 MUTANTS = {
@@ -83,8 +84,8 @@ MUTANTS = {
     ),
     "the open frames of the continued group are not seen": (
         "paged_prefill/kernel.py",
-        "tl.where(first_group == open_start,",
-        "tl.where(first_group < 0,",
+        "(first_group == open_start)",
+        "(first_group < 0)",
         PREFILL,
     ),
     "the scale is rounded to nearest instead of up": ("seal_frames/kernel.py", "+ 0xFFFF)", "+ 0x7FFF)", INT8_SEAL),
@@ -96,8 +97,8 @@ MUTANTS = {
     ),
     "a row without parts is divided by zero": (
         "paged_decode/kernel.py",
-        "out = tl.sum(acc * factor[:, None], 0) / tl.where(total == 0.0, 1.0, total)",
-        "out = tl.sum(acc * factor[:, None], 0) / total",
+        "    out = acc / tl.where(total == 0.0, 1.0, total)\n",
+        "    out = acc / total\n",
         f"check_decode({TINY}, [0, 70], [Precision.FP8_E4M3], heads=4, splits=3)",
     ),
     "the first frame is read for all in the loop without masks": (
@@ -148,6 +149,36 @@ MUTANTS = {
         "(base + KV_HEADS * (TILE_BYTES // 2))[:, None]",
         "base[:, None]",
         HOT_BF16,
+    ),
+    "the open frames are seen once per precision": (
+        "paged_prefill/kernel.py",
+        "(first_group == open_start) & (part == 0)",
+        "(first_group == open_start)",
+        f"check_prefill({TINY}, [(20, 24)], [Precision.FP8_E4M3, Precision.INT8], {EXACT})",
+    ),
+    "the chunk's own tokens are seen once per precision": (
+        "paged_prefill/kernel.py",
+        "own_end = tl.where(part == 0, last + 1, 0)",
+        "own_end = last + 1",
+        f"check_prefill({TINY}, [(0, 40)], [Precision.FP8_E4M3, Precision.INT8], {EXACT})",
+    ),
+    "parts beyond the first 32 are not rescaled": (
+        "paged_decode/kernel.py",
+        "acc = acc * before +",
+        "acc = acc +",
+        MANY_PARTS,
+    ),
+    "parts beyond the first 32 are not merged": (
+        "paged_decode/kernel.py",
+        "tl.range(0, num_parts, PARTS, num_stages=1)",
+        "tl.range(0, PARTS, PARTS, num_stages=1)",
+        MANY_PARTS,
+    ),
+    "chunks beyond the first 128 are not found": (
+        "paged_prefill/kernel.py",
+        "range(0, num_sequences, 128)",
+        "range(0, 128, 128)",
+        f"check_prefill({TINY}, [(0, 1)] * 130, {FP8}, {EXACT})",
     ),
     "a part is written beside the results": (
         "paged_decode/kernel.py",

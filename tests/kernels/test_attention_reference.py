@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from pagefleet_kernels.layout import FrameLayout, Precision
 from pagefleet_kernels.paged_decode import paged_decode
@@ -75,6 +76,44 @@ def test_decode_is_plain_attention_over_what_the_last_token_sees(mix, masking, b
             want = plain_attention(queries[row], seen, SCALE, masking)
             torch.testing.assert_close(got[row].double(), want, **TOLERANCE)
     assert bool((cache.pool == before).all())
+
+
+class Products(TorchFunctionMode):
+    """Shapes of all matrix products."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.Tensor.__matmul__, torch.Tensor.matmul, torch.matmul):
+            self.shapes.append(tuple(tuple(operand.shape) for operand in args))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES.keys())
+def test_batch_invariant_products_of_a_token_have_one_shape_in_decode_and_in_prefill(mix):
+    """A library may choose its algorithm by shape, the number of products in a batch included."""
+    length = 90
+    cache, sealed, open_table = filled_for_decode([length], mix)
+    arguments = {"scale": SCALE, "batch_invariant": True, "impl": "reference"}
+    with Products() as decode:
+        paged_decode(torch.zeros(1, 4, 16), cache.pool, LAYOUT, 0, sealed, open_table, **arguments)
+    cache, sealed, open_table = filled_for_prefill([(0, length)], mix)
+    (sequence,) = cache.sequences
+    chunks = ChunkTable(
+        offsets=torch.tensor([0, length], dtype=torch.int32),
+        positions=torch.arange(length, dtype=torch.int32),
+        group_starts=torch.tensor([sequence.group_of(p)[0] for p in range(length)], dtype=torch.int32),
+        sealed=sealed,
+        open=open_table,
+    )
+    raw = sequence.keys, sequence.values
+    with Products() as prefill:
+        paged_prefill(torch.zeros(length, 4, 16), *raw, chunks, cache.pool, LAYOUT, 0, **arguments)
+    found = [shapes for shapes in decode.shapes if shapes[1][0]]  # a precision without frames is no product
+    assert found
+    assert [shapes for shapes in prefill.shapes if shapes[1][0]][-len(found) :] == found
 
 
 def filled_for_prefill(chunks, mix):

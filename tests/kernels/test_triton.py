@@ -47,6 +47,10 @@ def test_decode_cut_into_more_shares_than_some_sequences_have_frames(precision):
     check_decode(TINY, [0, 5, 70], [precision], heads=2, splits=4, **EXACT)
 
 
+def test_more_shares_than_one_merge_holds():
+    check_decode(TINY, [150], [Precision.FP8_E4M3], heads=2, splits=35, **EXACT)
+
+
 @pytest.mark.parametrize("precision", list(Precision))
 def test_prefill_of_chunks_that_begin_and_end_inside_groups(precision):
     check_prefill(TINY, [(0, 1), (0, 40), (5, 12), (30, 30), (47, 75)], [precision], heads=4, **EXACT)
