@@ -198,7 +198,8 @@ class Scheduler:
     def set_precision(self, request_id: str, precision: Precision) -> None:
         """Groups of this request that begin from now on are kept in `precision`; unknown ids are ignored.
 
-        Raises `RequestTooLong` when the request would no longer fit into the pool; it then stays as it is.
+        Routes act on new requests only, so the server never calls this. Raises `RequestTooLong` when the
+        request would no longer fit into the pool; it then stays as it is.
         """
         request = self._books.requests.get(request_id)
         if request is None:
