@@ -135,7 +135,7 @@ FAULTS = {
         ["llama.cpp#27148"],
         [
             f"{KNOWN}::test_host_memory_never_gives_back_another_conversation",
-            "memory/test_prefix_cache.py::test_a_hit_needs_more_than_the_key",
+            "memory/test_prefix_cache.py::test_cve_2025_25183_a_hit_needs_more_than_the_key",
         ],
     ),
     "a prefix is used again at another position": (
