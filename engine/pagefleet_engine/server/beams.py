@@ -72,7 +72,7 @@ class _Search:
             await self._advance_to_the_end(timer)
             reason = FinishReason.STOP
         except (RequestRefused, QueueFull, EngineDead) as error:
-            self._intake.is_refused = not isinstance(error, EngineDead)
+            self._intake.is_refused = not (isinstance(error, EngineDead) and self._began)
             raise translate(error) from error
         finally:
             if not self._intake.is_refused:

@@ -115,7 +115,7 @@ async def _run_choice(
                 if delta.finish_reason is not None:
                     return
     except (RequestRefused, QueueFull, EngineDead) as error:
-        intake.is_refused = not isinstance(error, EngineDead)
+        intake.is_refused = not (isinstance(error, EngineDead) and taken)
         raise translate(error) from error
     finally:
         if intake.is_refused and not began:

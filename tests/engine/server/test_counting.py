@@ -72,6 +72,16 @@ async def test_what_the_engine_refuses_has_not_ended(body, num_taken):
         assert counted(service, Metric.ROUTE_REQUESTS, "route") == {}
 
 
+@pytest.mark.parametrize("body", [{}, {"n": 3}, BEAMS], ids=["one choice", "three choices", "a beam search"])
+async def test_what_a_dead_engine_does_not_take_has_not_ended(body):
+    engine = FakeEngine(say("hello"))
+    async with running_server(engine) as server, httpx.AsyncClient(base_url=server.url) as client:
+        await engine.close()
+        assert (await client.post("/v1/completions", json=BODY | body)).status_code == 503
+        assert counted(server.service, Metric.REFUSED, "reason") == {"engine_stopped": 1}
+        assert counted(server.service, Metric.REQUEST_SUCCESS, "finished_reason") == {}
+
+
 class SlowTokenizer(ByteTokenizer):
     """Takes three seconds of a clock of its own for every text."""
 
