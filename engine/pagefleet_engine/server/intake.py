@@ -12,7 +12,7 @@ class Intake:
         self._num_left = num_choices
         self._complete = asyncio.Event()
         self.is_refused = False
-        """The engine did not take one of them, so that the others end with it, and count nowhere if nothing came of them."""
+        """The engine did not take one of them. The others end with it, and count nowhere if nothing came of them."""
 
     def took_one(self) -> None:
         """The engine has queued one choice."""
