@@ -45,6 +45,7 @@ class PodWindow:
     looks: tuple[Look, ...] = ()
     failed: ScrapeFailed | None = None  # how the last scrape failed; None: it did not
     failed_s: float | None = None
+    fell_s: float | None = None  # when counters fell without another start to explain it
     moved_s: float = 0.0  # the last look at which the engine was idle or had made steps
 
     @property
@@ -66,7 +67,8 @@ class PodWindow:
             return self
         if isinstance(scraped, ScrapeFailed):
             return replace(self, failed=scraped, failed_s=now_s)
-        restarted = last is not None and (start != self.start or has_restarted(last.readings, scraped))
+        fell = last is not None and has_restarted(last.readings, scraped)
+        restarted = fell or (last is not None and start != self.start and not self._was_seen(start, now_s))
         gap = last is None or now_s - last.at_s > self.settings.stale_after_s
         before = None if last is None else last.readings
         gains = NO_GAINS if gap else gains_between(None if restarted else before, scraped)
@@ -78,8 +80,14 @@ class PodWindow:
             looks=(*kept, Look(at_s=now_s, readings=scraped, gains=gains)),
             failed=None,
             failed_s=None,
+            fell_s=(now_s if fell else self.fell_s) if start == self.start else None,
             moved_s=now_s if restarted or gap or _moves(scraped, gains) else self.moved_s,
         )
+
+    def _was_seen(self, start: EngineStart, now_s: float) -> bool:
+        """Whether the counters have told of this start already: the pod's status may come later than a scrape."""
+        recently = self.fell_s is not None and now_s - self.fell_s <= self.settings.window_s
+        return recently and start == self.start._replace(restarts=self.start.restarts + 1)
 
     def gauge(self, metric: Metric, now_s: float) -> Sample:
         """The last value of a gauge."""

@@ -39,6 +39,22 @@ NEW = {
         [(0, swaps(7)), (5, swaps(9), EngineStart("uid", 1))],
         9,
     ),
+    "a restart that its counters told of counts once": (
+        [(0, swaps(70)), (5, swaps(3)), (10, swaps(4), EngineStart("uid", 1))],
+        1,
+    ),
+    "another restart after that counts from 0 again": (
+        [(0, swaps(70)), (5, swaps(3)), (10, swaps(4), EngineStart("uid", 1)), (15, swaps(9), EngineStart("uid", 2))],
+        9,
+    ),
+    "a start that comes long after counters fell is another one": (
+        [
+            (0, swaps(70)),
+            *((5 * number, swaps(3)) for number in range(1, 15)),
+            (75, swaps(4), EngineStart("uid", 1)),
+        ],
+        4,
+    ),
     "a look that failed has no increment": ([(0, swaps(7)), (5, swaps(9)), (10, FAILED)], None),
     "a short gap is bridged": ([(0, swaps(7)), (5, FAILED), (10, swaps(9))], 2),
     "a long gap is not": ([(0, swaps(7)), (20, swaps(9))], None),
