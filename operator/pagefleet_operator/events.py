@@ -28,6 +28,7 @@ class EventNote:
     reason: str
     action: str
     note: str
+    subject: str | None = None  # the pod or route it is about; notes of one moment differ at least in it
 
 
 def notes_of_step(step: Step) -> Iterator[EventNote]:
@@ -59,7 +60,13 @@ def notes_of_decisions(old: LLMServiceStatus, new: LLMServiceStatus) -> Iterator
     """One event for each decision that was carried out since; advice is in the status alone."""
     for decision in reversed(new.decisions):
         if decision not in old.decisions and not decision.advisory:
-            yield EventNote(kind="Normal", reason=decision.reason, action=decision.remedy, note=decision.message)
+            yield EventNote(
+                kind="Normal",
+                reason=decision.reason,
+                action=decision.remedy,
+                note=decision.message,
+                subject=decision.subject,
+            )
 
 
 def build_event(note: EventNote, owner: Owner, reporter: str, now: datetime) -> Object:

@@ -125,21 +125,20 @@ class ControlLoop:
         self._states[key] = looked.state
         if looked.alert_followed:
             self.alerts.fulfil(key, now.monotonic)
-        self._tell(key, state, looked.state)
+        self._tell(key, looked)
         silent = {name for name, scraped in scrapes.items() if isinstance(scraped, ScrapeFailed)}
         still_unset = {name: why for name, why in unset.items() if name in silent}
         self._unset[key] = still_unset | await self._set(observed, looked, silent, now.monotonic)
         return None if looked.again_after_s is None else now.monotonic + looked.again_after_s
 
-    def _tell(self, key: Key, before: ServiceState, after: ServiceState) -> None:
-        for decision in after.decisions:
-            if decision in before.decisions:
-                break
+    def _tell(self, key: Key, looked: Looked) -> None:
+        for decision in looked.decisions:
             logger.info("%s: %s %s: %s", key, decision.remedy, decision.reason, decision.message)
             labels = {"remedy": decision.remedy, "reason": decision.reason, "advisory": str(decision.advisory).lower()}
             self.metrics.decisions.labels(**labels).inc()
-        if after.view is not None and after.view is not self.fleets.views.get(key):
-            self.fleets.views[key] = after.view
+        view = looked.state.view
+        if view is not None and view is not self.fleets.views.get(key):
+            self.fleets.views[key] = view
             self.wake(key)
 
     async def _set(self, observed: Observation, looked: Looked, silent: Set[str], now_s: float) -> dict[str, str]:

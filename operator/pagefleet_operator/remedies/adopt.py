@@ -43,7 +43,7 @@ def keep_bounds(view: FleetView, tune: TuneMemory) -> tuple[list[Change], TuneMe
         if cap is None or low <= cap.desired <= high:
             continue
         after = min(max(cap.desired, low), high)
-        message = f"the cap must lie within {low} and {high}: it goes from {cap.desired} to {after}"
+        message = f"the cap of {pod.name} must lie within {low} and {high}: it goes from {cap.desired} to {after}"
         changes.append(_change(pod.name, cap.desired, after, RemedyReason.OUT_OF_BOUNDS, message))
         caps[pod.name] = replace(cap, desired=after, changed_s=view.now_s, last_good=None)
     return changes, replace(tune, caps=caps)

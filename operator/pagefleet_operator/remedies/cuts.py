@@ -102,7 +102,7 @@ def _cut(
         if after > low
         else "its minimum"
     )
-    message = f"{sentence} with {running:.0f} running: the cap goes from {cap.desired} to {after} ({how})"
+    message = f"{sentence} with {running:.0f} running: the cap of {pod.name} goes from {cap.desired} to {after} ({how})"
     cuts.changes.append(
         Change(
             remedy=Remedy.TUNE,

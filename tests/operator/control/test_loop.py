@@ -48,6 +48,21 @@ async def test_swapping_cuts_the_cap_of_the_engine_and_says_why(world):
     assert (await world.status())["tuning"]["maxNumSeqs"] == 15
 
 
+async def test_every_cut_of_a_large_fleet_is_counted_and_logged_and_no_event_hides_another(world, caplog):
+    caplog.set_level("INFO")
+    await world.make(engine=ENGINE, replicas=16)
+    await world.pass_time(10)
+    world.numbers = {"running": 20, "usage": 0.99, "swaps": 3, "preemptions": 3}
+    await world.look()
+    names = {raw["metadata"]["name"] for raw in world.pods()}
+    messages = [f"the cap of {name} goes from 32 to 15" for name in names]
+    assert all(message in caplog.text for message in messages)
+    labels = {"remedy": "Tune", "reason": "RequestsSwapped", "advisory": "false"}
+    assert world.registry.get_sample_value("pagefleet_operator_decisions_total", labels) == 16
+    subjects = {decision["subject"] for decision in (await world.status())["decisions"]}
+    assert (len(subjects), world.events().count("RequestsSwapped")) == (10, 10)
+
+
 async def test_advisory_records_and_changes_nothing(world):
     await world.make(engine=ENGINE, tuning={"mode": "Advisory"})
     await world.pass_time(10)

@@ -76,7 +76,8 @@ def test_a_cut_says_its_numbers():
     outlook = one(32, running=24, waiting=2, kv=0.98, new=SWAPS)
     (decision,) = outlook.decisions
     want = (
-        "3 requests were swapped out in the last 5 s with 24 running: the cap goes from 32 to 18 (0.75 of the running)"
+        "3 requests were swapped out in the last 5 s with 24 running: the cap of a goes from 32 to 18 "
+        "(0.75 of the running)"
     )
     assert decision.message == want
     assert decision.measurements == {
