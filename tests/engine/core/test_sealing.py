@@ -112,3 +112,38 @@ def test_a_demoted_request_goes_on_with_fp8_frames():
     assert [len(answer) for answer in tokens.values()] == [60, 60]
     assert core.scheduler.stats().memory.demoted > 0
     assert core.stats().failed_requests_total == 0
+
+
+# Steps of 32 tokens, FP8 up to the first of these positions and BF16 from there → where two BF16 frames become one.
+DEMOTIONS = {
+    "the first two frames": (0, {32}),
+    "every two frames as soon as they are sealed": (0, {32, 64, 96}),
+    "two frames behind one that was sealed in fp8": (32, {64}),
+    "nothing": (32, set()),
+}
+
+
+@pytest.mark.parametrize(("bf16_from", "demoted_at"), DEMOTIONS.values(), ids=DEMOTIONS.keys())
+def test_demoted_frames_are_read_as_one_that_was_sealed_in_fp8(bf16_from, demoted_at):
+    """What was computed before saw BF16 and what comes after sees FP8: equal only when nothing comes in between."""
+    core = core_of(max_num_batched_tokens=32)
+    added = request("a", 110, Precision.FP8_E4M3 if bf16_from else Precision.BF16, max_tokens=12)
+    core.add(added)
+    tokens = []
+    while core.has_work:
+        for _, output in core.step():
+            tokens.extend(output.token_ids)
+        if added.num_computed == bf16_from:
+            core.scheduler.set_precision("a", Precision.BF16)
+        if added.num_computed in demoted_at:
+            assert core.scheduler.memory.try_demote(added)
+            core.scheduler.check_invariants()
+    fp8 = {0} if bf16_from else set()
+    fp8 |= {position - 32 for position in demoted_at}
+    groups = []
+    for start in range(0, 128, 32):
+        groups += [(32, Precision.FP8_E4M3)] if start in fp8 else [(16, Precision.BF16)] * 2
+    known = list(added.prompt_token_ids)
+    for _ in range(12):
+        known.append(int(naive_sealed_logits(DECODER, known, groups)[-1].argmax()))
+    assert tokens == known[110:]
