@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pydantic_core import from_json
 from starlette.requests import Request
@@ -12,6 +13,8 @@ from starlette.types import Receive
 from pagefleet_engine.server.errors import ApiError, invalid, queue_full
 from pagefleet_engine.server.json_shape import check_shape, holds_more_values
 from pagefleet_engine.server.limits import Limits
+
+T = TypeVar("T")
 
 
 class ClientGone(Exception):
@@ -40,12 +43,20 @@ class BodyReader:
         try:
             async with asyncio.timeout(self._limits.body_timeout_s):
                 await self._receive(request.receive, raw)
+            request.state.has_large_body = self._held(len(raw)) > 0
             return await self._parse(raw)
         except TimeoutError:
             message = f"the body did not arrive within {self._limits.body_timeout_s:g} s"
             raise invalid(message, status=408, code="body_timeout") from None
         finally:
             self.num_held_bytes -= self._held(len(raw))
+
+    async def check(self, request: Request, work: Callable[[], T]) -> T:
+        """Result of checks on a body that has been read; those of a large one do not hold up the event loop."""
+        if not request.state.has_large_body:
+            return work()
+        async with self._parsing:
+            return await asyncio.to_thread(work)
 
     async def _receive(self, receive: Receive, raw: bytearray) -> None:
         num_pieces = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import tracemalloc
 from collections.abc import Callable
 
@@ -11,8 +12,9 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 
-from pagefleet_engine.server.body import parse_json
+from pagefleet_engine.server.body import BodyReader, parse_json
 from pagefleet_engine.server.errors import ApiError
 from pagefleet_engine.server.json_shape import holds_more_values, json_fits
 from pagefleet_engine.server.json_texts import JsonTexts
@@ -189,3 +191,16 @@ async def test_large_bodies_are_parsed_one_after_the_other():
         replies = await asyncio.gather(*(client.post("/v1/completions", content=body) for _ in range(6)))
         assert server.service.bodies.num_held_bytes == 0
     assert [reply.json()["error"]["code"] for reply in replies] == ["context_length_exceeded"] * 6
+
+
+@pytest.mark.parametrize(("num_bytes", "beside"), [(900, False), (3_000, True)])
+async def test_the_checks_of_a_large_body_run_beside_the_event_loop(num_bytes, beside):
+    reader, sent = BodyReader(SMALL), json.dumps({"a": "x" * num_bytes}).encode()
+
+    async def receive():
+        return {"type": "http.request", "body": sent, "more_body": False}
+
+    request = Request({"type": "http", "headers": []}, receive)
+    assert (await reader.read(request))["a"] == "x" * num_bytes
+    thread = await reader.check(request, threading.current_thread)
+    assert (thread is not threading.current_thread()) is beside
