@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
+import gc
 import json
 import logging
 import random
@@ -184,14 +186,14 @@ async def run(
         before = await calm_answers(server.port)
         requests = hostile_requests(random.Random(seed))
         await _fire(server.port, islice(requests, num_requests // 10), concurrency, findings, before)
-        warm_mb = memory_mb()
+        warm_mb = held_mb()
         await _fire(server.port, islice(requests, num_requests - num_requests // 10), concurrency, findings, before)
         await _check_leftovers(server, findings)
         if await calm_answers(server.port) != before:
             findings.problems.append("calm requests changed")
-        findings.memory_mb = (warm_mb, memory_mb())
-        if memory_mb() - warm_mb > 100:
-            findings.problems.append(f"memory grew by {memory_mb() - warm_mb} MB after the first tenth")
+        findings.memory_mb = (warm_mb, held_mb())
+        if findings.memory_mb[1] - warm_mb > 100:
+            findings.problems.append(f"memory grew by {findings.memory_mb[1] - warm_mb} MB after the first tenth")
     logging.getLogger("pagefleet_engine").removeHandler(errors)
     return findings
 
@@ -263,6 +265,13 @@ def memory_mb() -> int:
     """Resident now: that of the engine, the server and the senders, which are one process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() // 2**20
+
+
+def held_mb() -> int:
+    """Resident when the allocator has given back what nothing holds: large bodies leave it with much of that."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return memory_mb()
 
 
 def tell(line: str) -> None:
