@@ -15,7 +15,7 @@ from pagefleet_engine.contract.kv import Layout
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.moves import CopyFrame, Demote, GroupWrite
 from pagefleet_engine.memory.table import SealedGroup
-from pagefleet_engine.request import FinishReason, Request, SamplingParams
+from pagefleet_engine.request import FinishReason, Request, RequestState, SamplingParams
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.output import ScheduledRequest, ScheduleOutput
 from pagefleet_engine.scheduling.scheduler import Scheduler
@@ -253,6 +253,53 @@ def _written(write: GroupWrite, block_size: int) -> set[int]:
     return frames | {write.frames[0]} if write.seals else frames
 
 
+class AskedPrecisions:
+    """What each request was asked to be kept in, group by group, whatever the scheduler has made of it.
+
+    Tell it of every request after `add`, of every change, and of all that live after every `update`.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._runs: dict[str, list[tuple[int, Precision]]] = {}
+        """By request: groups from this position on were asked in this precision."""
+        self._reached: dict[str, int] = {}
+        """Most tokens of a request that were ever computed."""
+
+    def note(self, request: Request) -> None:
+        """A request has been added, or a step has ended."""
+        name, parent = request.request_id, self._runs.get(request.fork_of or "")
+        runs = self._runs.setdefault(name, [(0, request.precision)])
+        reached = self._reached.get(name, 0)
+        if parent is not None and not reached and request.num_computed and request.state is RequestState.WAITING:
+            # a fork has taken over what its parent had begun; its own precision holds from there
+            begun = self._begun(parent, request.num_computed)
+            runs[:] = [run for run in parent if run[0] < begun] + [(begun, request.precision)]
+        self._reached[name] = max(reached, request.num_computed)
+
+    def change(self, request: Request, precision: Precision) -> None:
+        """The precision of a request was changed: the next group that it begins has the new one."""
+        runs = self._runs[request.request_id]
+        begun = self._begun(runs, self._reached[request.request_id])
+        runs[:] = [run for run in runs if run[0] < begun] + [(begun, precision)]
+
+    def of(self, request: Request) -> Callable[[int], Precision]:
+        """`precision_at` of `solo_answer`."""
+        runs = self._runs[request.request_id]
+        return lambda start: _asked_at(runs, start)
+
+    def _begun(self, runs: Sequence[tuple[int, Precision]], num_tokens: int) -> int:
+        """End of the last group that has one of the first tokens."""
+        end = 0
+        while end < num_tokens:
+            end += self._layout.tokens_per_frame(_asked_at(runs, end))
+        return end
+
+
+def _asked_at(runs: Sequence[tuple[int, Precision]], start: int) -> Precision:
+    return next(precision for begin, precision in reversed(runs) if begin <= start)
+
+
 def _check_distinct(what: str, numbers: Sequence[int]) -> None:
     if len(set(numbers)) != len(numbers):
         raise KVModelError(f"{what} twice in one step: {sorted(numbers)}")
@@ -273,6 +320,7 @@ class Harness:
             vocab_size=vocab_size,
         )
         self.reasons: dict[str, FinishReason] = {}
+        self._asked = AskedPrecisions(self.layout)
         self._vocab_size = vocab_size
 
     def add(self, request_id: str, prompt: Sequence[int], max_tokens: int = 4, **changes: Any) -> Request:
@@ -280,7 +328,13 @@ class Harness:
         sampling = SamplingParams(max_tokens=max_tokens, seed=changes.pop("seed", None))
         request = Request(request_id=request_id, prompt_token_ids=list(prompt), sampling=sampling, **changes)
         self.scheduler.add(request)
+        self._asked.note(request)
         return request
+
+    def set_precision(self, request: Request, precision: Precision) -> None:
+        """Change the precision of a request that runs or waits."""
+        self.scheduler.set_precision(request.request_id, precision)
+        self._asked.change(request, precision)
 
     def step(self, failed: Collection[str] = ()) -> ScheduleOutput:
         """Plan a step, compute it, tell the scheduler."""
@@ -290,6 +344,8 @@ class Harness:
         for update in self.scheduler.update(output, sampled, failed):
             if update.finish_reason is not None:
                 self.reasons[update.request_id] = update.finish_reason
+        for request in self.scheduler.requests.values():
+            self._asked.note(request)
         self.scheduler.check_invariants()
         return output
 
@@ -310,12 +366,11 @@ class Harness:
         raise AssertionError(f"not so after {patience} steps: {self.scheduler.stats()}")
 
     def is_solo(self, request: Request) -> bool:
-        """The answer so far is the one that the request would have got alone."""
-        runs = request.table.runs
+        """The answer so far is the one that the request would have got alone, in the precisions that were asked for."""
         return request.token_ids[request.num_prompt_tokens :] == solo_answer(
             request.prompt_token_ids,
             request.num_output_tokens,
-            precision_at=lambda start: next(run.precision for run in reversed(runs) if run.start <= start),
+            precision_at=self._asked.of(request),
             layout=self.layout,
             seed=request.sampling.seed,
             vocab_size=self._vocab_size,

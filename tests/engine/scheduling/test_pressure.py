@@ -58,11 +58,11 @@ def test_without_room_in_host_memory_the_request_is_computed_again():
 def test_a_recompute_makes_the_same_groups_again_in_the_same_precisions():
     harness, _, second = filled(num_host_frames=0, num_frames=11)
     harness.step()
-    harness.scheduler.set_precision("b", FP8)
+    harness.set_precision(second, FP8)
     harness.until(lambda: second.state is RequestState.WAITING)
     runs = list(second.table.runs)
     assert [(run.start, run.precision) for run in runs] == [(0, BF16), (16, FP8)]
-    harness.scheduler.set_precision("b", BF16)
+    harness.set_precision(second, BF16)
     harness.run()
     assert [(run.start, run.precision) for run in second.table.runs][:2] == runs
     assert second.mixed

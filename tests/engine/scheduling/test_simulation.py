@@ -18,7 +18,7 @@ from pagefleet_engine.scheduling.books import queued_tokens
 from pagefleet_engine.scheduling.config import SchedulerConfig
 from pagefleet_engine.scheduling.limits import RequestTooLong, WaitingQueueFull
 from pagefleet_engine.scheduling.scheduler import Scheduler
-from pagefleet_engine.scheduling.testing import KVModel, TinyLayout, solo_answer
+from pagefleet_engine.scheduling.testing import AskedPrecisions, KVModel, TinyLayout, solo_answer
 
 STEPS = int(os.environ.get("PAGEFLEET_SOAK_STEPS", "1500"))
 FIRST_SEED = int(os.environ.get("PAGEFLEET_SOAK_SEED", "1"))
@@ -56,6 +56,7 @@ class Simulation:
         self.prefixes = [self.tokens(length) for length in (9, 20, 33)]
         self.conversations = []
         self.live = {}
+        self.asked = AskedPrecisions(LAYOUT)
         self.parked = []
         self.happened = Counter()
         self.num_requests = 0
@@ -143,6 +144,7 @@ class Simulation:
             self.happened["queue full"] += 1
             return False
         self.live[request.request_id] = request
+        self.asked.note(request)
         return True
 
     def disturb(self):
@@ -163,7 +165,9 @@ class Simulation:
 
     def set_precision(self, request):
         try:
-            self.scheduler.set_precision(request.request_id, self.random.choice(list(Precision)))
+            precision = self.random.choice(list(Precision))
+            self.scheduler.set_precision(request.request_id, precision)
+            self.asked.change(request, precision)
             self.happened[f"precision set while {request.state}"] += 1
         except RequestTooLong:
             self.happened["precision refused"] += 1
@@ -190,6 +194,8 @@ class Simulation:
         failed = {name for name in sampled if name in self.live and self.random.random() < 0.002}
         for update in self.scheduler.update(output, sampled, failed):
             self.take(update)
+        for request in self.live.values():
+            self.asked.note(request)
         self.scheduler.check_invariants()
         books = self.scheduler._books
         assert books.num_waiting_tokens == sum(queued_tokens(request) for request in books.waiting)
@@ -212,11 +218,10 @@ class Simulation:
         if request.table.demoted:
             self.happened["demoted answers"] += 1
             return
-        runs = request.table.runs
         want = solo_answer(
             request.prompt_token_ids,
             len(answer),
-            precision_at=lambda start: next(run.precision for run in reversed(runs) if run.start <= start),
+            precision_at=self.asked.of(request),
             layout=LAYOUT,
             seed=request.sampling.seed,
             vocab_size=VOCAB,
