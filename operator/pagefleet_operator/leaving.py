@@ -4,13 +4,14 @@
 
 The engine serves late arrivals until its endpoints are gone. An engine that cannot be asked is deleted once they are:
 SIGTERM runs the same drain inside the pod. Each look decides from what is there, so a step that was lost, or an
-operator that was killed, costs a second and nothing else. A pod that does not serve needs none of this.
+operator that was killed, costs a second and nothing else. A pod that does not serve needs none of this. No wall clock
+is read here: times are those that this process has waited.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum
 from typing import Final
 
@@ -40,28 +41,36 @@ class Act(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """How long one marked pod was waited for. Nothing at all until it was seen."""
+
+    marked: timedelta = timedelta()
+    closed: timedelta | None = None  # since its readiness gate was first seen closed; None: it is not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
     """What is known of one marked pod."""
 
-    marked: datetime
+    waited: timedelta  # since this process saw the mark
     is_closed: bool  # its readiness gate
-    closed_since: datetime | None
+    closed_for: timedelta | None  # since this process saw that; None: not seen yet
     is_routed: bool  # endpoints still send traffic to it
     runs: bool  # the engine's process
     engine: EngineState | None  # None: no answer
 
 
-def acts_of_leaving(departure: Departure, timeout: timedelta, now: datetime) -> frozenset[Act]:
+def acts_of_leaving(departure: Departure, timeout: timedelta) -> frozenset[Act]:
     """The next acts; none means to wait. `timeout` is how long running requests may take."""
     engine = departure.engine
     if not departure.runs or (engine is not None and engine.phase == REFUSING and engine.in_flight == 0):
         return frozenset({Act.DELETE})
-    if now - departure.marked >= timeout:
+    if departure.waited >= timeout:
         return frozenset({Act.CUT})
     acts = set() if departure.is_closed else {Act.CLOSE_GATE}
     if engine is not None and engine.phase not in (DRAINING, REFUSING):
         acts.add(Act.DRAIN)
-    if _is_unreachable_by_clients(departure, now):
+    if _is_unreachable_by_clients(departure):
         if engine is None:
             acts.add(Act.DELETE)
         elif engine.phase == DRAINING:
@@ -76,6 +85,6 @@ def acts_of_return(departure: Departure) -> frozenset[Act]:
     return frozenset({Act.OPEN_GATE, Act.UNMARK} if departure.is_closed else {Act.UNMARK})
 
 
-def _is_unreachable_by_clients(departure: Departure, now: datetime) -> bool:
-    since = departure.closed_since
-    return departure.is_closed and not departure.is_routed and since is not None and now - since >= SETTLE
+def _is_unreachable_by_clients(departure: Departure) -> bool:
+    closed_for = departure.closed_for
+    return departure.is_closed and not departure.is_routed and closed_for is not None and closed_for >= SETTLE

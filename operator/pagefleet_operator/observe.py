@@ -21,6 +21,7 @@ from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.api.validation import validate
 from pagefleet_operator.control.view import ControlView, desired_replicas
 from pagefleet_operator.labels import Key
+from pagefleet_operator.leaving import Waited
 from pagefleet_operator.manifests.ownership import Owner
 from pagefleet_operator.manifests.pod import render_pod
 from pagefleet_operator.pods import PodObservation, Trouble, observe_pod
@@ -38,6 +39,7 @@ class Gathered:
     engine_states: Mapping[str, EngineState] = field(default_factory=dict)  # of draining pods that answered, by uid
     control: ControlView | None = None  # None: the control loop has not looked yet
     public_keys: str | None = None  # what engines check control tokens with
+    waited: Mapping[str, Waited] = field(default_factory=dict)  # for pods that are marked to leave, by uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class Observation:
     reset_precision: str | None = None  # what a person's annotation asks for
     routed: frozenset[str] = frozenset()
     engine_states: Mapping[str, EngineState] = field(default_factory=dict)
+    waited: Mapping[str, Waited] = field(default_factory=dict)
     refusals: tuple[Trouble, ...] = ()  # what the API server refused to create in this very reconcile
 
 
@@ -105,6 +108,7 @@ def observe(gathered: Gathered) -> Observation:
         resource_version=metadata["resourceVersion"],
         routed=gathered.routed,
         engine_states=gathered.engine_states,
+        waited=gathered.waited,
         replicas=replicas,
         control=gathered.control,
         public_keys=gathered.public_keys,

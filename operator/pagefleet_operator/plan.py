@@ -19,7 +19,7 @@ from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.control.view import view_before_first_look
 from pagefleet_operator.drift import find_drift
 from pagefleet_operator.events import EventNote, notes_of_decisions, notes_of_transitions
-from pagefleet_operator.leaving import ASK_AGAIN, Departure, acts_of_leaving, acts_of_return
+from pagefleet_operator.leaving import ASK_AGAIN, Departure, Waited, acts_of_leaving, acts_of_return
 from pagefleet_operator.leaving_steps import delete_pod, mark, open_gate, steps_of
 from pagefleet_operator.manifests.pdb import build_budget
 from pagefleet_operator.manifests.pod import build_pod
@@ -190,21 +190,20 @@ def _depart(observed: Observation, wanted: Wanted, keep: set[str], now: datetime
     for pod in observed.pods:
         if pod.marked is None or pod.leaving or pod.gone:
             continue
-        departure = _departure(observed, pod, pod.marked)
-        if pod.name in keep and now - pod.marked < timeout:
+        departure = _departure(observed, pod)
+        if pod.name in keep and departure.waited < timeout:
             why = f"{observed.replicas} replicas are wanted again"
             yield from steps_of(acts_of_return(departure), pod, Reason.SETTLED, why, now)
         else:
-            yield from steps_of(
-                acts_of_leaving(departure, timeout, now), pod, *_why_leaving(observed, pod, wanted), now
-            )
+            yield from steps_of(acts_of_leaving(departure, timeout), pod, *_why_leaving(observed, pod, wanted), now)
 
 
-def _departure(observed: Observation, pod: PodObservation, marked: datetime) -> Departure:
+def _departure(observed: Observation, pod: PodObservation) -> Departure:
+    waited = observed.waited.get(pod.uid, Waited())
     return Departure(
-        marked=marked,
+        waited=waited.marked,
         is_closed=pod.gate is not True,
-        closed_since=pod.gate_since,
+        closed_for=waited.closed,
         is_routed=pod.uid in observed.routed,
         runs=pod.running,
         engine=observed.engine_states.get(pod.uid),

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from pagefleet_operator import labels
 from pagefleet_operator.api import v1alpha1
+from pagefleet_operator.control.fleets import Fleets
 from pagefleet_operator.errors import AlreadyExistsError, ConflictError, NotFoundError, OperatorError
 from pagefleet_operator.labels import Key
 from pagefleet_operator.metrics import OperatorMetrics
@@ -56,6 +57,10 @@ class FakeCluster:
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     # The Protocol
+
+    def seconds(self) -> float:
+        """The same time on a monotonic clock."""
+        return (self.now - START).total_seconds()
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Object | None:
         self._fail("get", resource)
@@ -217,6 +222,7 @@ class Scene:
             metrics=OperatorMetrics(CollectorRegistry()),
             clock=lambda: self.cluster.now,
             identity="test",
+            fleets=Fleets(monotonic=self.cluster.seconds),
         )
 
     async def make(self, **spec: Any) -> None:

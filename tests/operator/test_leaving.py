@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from pagefleet_operator.fake_engines import engine_state
 from pagefleet_operator.leaving import Act, Departure, acts_of_leaving, acts_of_return
-from pagefleet_operator.testing import START
 
 TIMEOUT = timedelta(minutes=5)
 MARKED = Departure(
-    marked=START, is_closed=False, closed_since=None, is_routed=True, runs=True, engine=engine_state(in_flight=3)
+    waited=timedelta(), is_closed=False, closed_for=None, is_routed=True, runs=True, engine=engine_state(in_flight=3)
 )
-CLOSED = replace(MARKED, is_closed=True, closed_since=START, engine=engine_state("draining", in_flight=3))
+CLOSED = replace(MARKED, is_closed=True, closed_for=timedelta(), engine=engine_state("draining", in_flight=3))
 GONE = replace(CLOSED, is_routed=False)
 
 
@@ -24,6 +23,13 @@ class Case:
     departure: Departure
     after_s: float = 10
     want: set[Act]
+
+
+def after(departure, seconds):
+    """The same, seconds later."""
+    passed = timedelta(seconds=seconds)
+    closed_for = None if departure.closed_for is None else departure.closed_for + passed
+    return replace(departure, waited=departure.waited + passed, closed_for=closed_for)
 
 
 CASES = {
@@ -64,7 +70,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_leaving(case):
-    assert acts_of_leaving(case.departure, TIMEOUT, START + timedelta(seconds=case.after_s)) == case.want
+    assert acts_of_leaving(after(case.departure, case.after_s), TIMEOUT) == case.want
 
 
 RETURNS = {
@@ -84,9 +90,9 @@ def test_return(departure, want):
 
 departures = st.builds(
     Departure,
-    marked=st.just(START),
+    waited=st.just(timedelta()),
     is_closed=st.booleans(),
-    closed_since=st.none() | st.just(START),
+    closed_for=st.none() | st.just(timedelta()),
     is_routed=st.booleans(),
     runs=st.just(True),
     engine=st.none()
@@ -100,7 +106,7 @@ departures = st.builds(
 
 @given(departures, st.floats(0, 299))
 def test_no_engine_that_has_or_may_get_requests_is_deleted_before_the_timeout(departure, after_s):
-    acts = acts_of_leaving(departure, TIMEOUT, START + timedelta(seconds=after_s))
+    acts = acts_of_leaving(after(departure, after_s), TIMEOUT)
     assert Act.CUT not in acts
     if Act.DELETE in acts and departure.engine is not None:
         assert (departure.engine.phase, departure.engine.in_flight) == ("refusing", 0)

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
+from pagefleet_operator.control.fleets import Fleets
 from pagefleet_operator.handlers import owner_key
 from pagefleet_operator.health import Health
 from pagefleet_operator.labels import LEAVING, Key
@@ -31,7 +32,13 @@ class Operator:
 
     def __init__(self, cluster, deliver):
         metrics = OperatorMetrics(CollectorRegistry())
-        reconciler = Reconciler(cluster=cluster, metrics=metrics, clock=lambda: cluster.now, identity="test")
+        reconciler = Reconciler(
+            cluster=cluster,
+            metrics=metrics,
+            clock=lambda: cluster.now,
+            identity="test",
+            fleets=Fleets(monotonic=cluster.seconds),
+        )
         self.queue = WorkQueue(reconciler, metrics=metrics, random=lambda: 0.0)
         self.resync = Resync(
             cluster=cluster,

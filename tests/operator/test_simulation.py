@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from pagefleet_operator.control.fleets import Fleets
 from pagefleet_operator.errors import UnreachableError
 from pagefleet_operator.gather import gather
 from pagefleet_operator.metrics import OperatorMetrics
@@ -38,7 +39,11 @@ class World:
     def __init__(self, cluster=None):
         self.cluster = cluster or FakeCluster()
         self.reconciler = Reconciler(
-            cluster=self.cluster, metrics=METRICS, clock=lambda: self.cluster.now, identity="test"
+            cluster=self.cluster,
+            metrics=METRICS,
+            clock=lambda: self.cluster.now,
+            identity="test",
+            fleets=Fleets(monotonic=self.cluster.seconds),
         )
 
     def pods(self):

@@ -7,9 +7,11 @@ seconds. Belongs to the event loop's thread.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from pagefleet_operator.control.departures import Departures
 from pagefleet_operator.control.view import ControlView
 from pagefleet_operator.labels import Key
 from pagefleet_operator.observe import Gathered, Observation
@@ -23,8 +25,13 @@ class Fleets:
     """What engines check control tokens with."""
     observations: dict[Key, Observation] = field(default_factory=dict)
     views: dict[Key, ControlView] = field(default_factory=dict)
+    monotonic: Callable[[], float] = time.monotonic
+    _departures: Departures = field(init=False)
     _turns: Iterator[int] = field(default_factory=itertools.count)
     _read_in: dict[Key, int] = field(default_factory=dict)  # service -> the turn in which it was read
+
+    def __post_init__(self) -> None:
+        self._departures = Departures(monotonic=self.monotonic)
 
     def take_turn(self) -> int:
         """To be taken before a service is read: what was read in a later turn is newer."""
@@ -35,7 +42,8 @@ class Fleets:
         view = self.views.get(key)
         if view is not None and view.uid != gathered.service["metadata"]["uid"]:
             view = None  # of another service that had this name
-        return replace(gathered, control=view, public_keys=self.public_keys())
+        waited = self._departures.look_at(key, gathered.pods)
+        return replace(gathered, control=view, public_keys=self.public_keys(), waited=waited)
 
     def saw(self, observed: Observation, turn: int) -> None:
         """Remember a service, unless it is known from a later turn. Reads in bulk take seconds, others less.
@@ -51,4 +59,5 @@ class Fleets:
         """The service is gone."""
         self.observations.pop(key, None)
         self.views.pop(key, None)
+        self._departures.forget(key)
         self._read_in.pop(key, None)

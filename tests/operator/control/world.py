@@ -16,7 +16,7 @@ from pagefleet_operator.labels import RUNTIME_CONFIG
 from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.reconcile import Reconciler
 from pagefleet_operator.resources import EVENT, LLM_SERVICE, POD
-from pagefleet_operator.testing import KEY, START, FakeCluster, llm_service
+from pagefleet_operator.testing import KEY, FakeCluster, llm_service
 
 NAMES = {
     "running": Metric.REQUESTS_RUNNING,
@@ -57,13 +57,14 @@ class World:
         self.numbers = {"running": 0}
         self.structured = []
         self.steps = 0
+        self.jumped_s = 0.0
         self.start_operator()
 
     def start_operator(self):
         """A new process: nothing in memory."""
         self.registry = CollectorRegistry()
         metrics = OperatorMetrics(self.registry)
-        self.fleets = Fleets(public_keys=lambda: "key")
+        self.fleets = Fleets(public_keys=lambda: "key", monotonic=self.seconds)
         self.woken = set()
         self.reconciler = Reconciler(
             cluster=self.cluster,
@@ -87,7 +88,13 @@ class World:
         )
 
     def seconds(self):
-        return (self.cluster.now - START).total_seconds()
+        """On the monotonic clock, which no jump of the other one moves."""
+        return self.cluster.seconds() - self.jumped_s
+
+    def jump(self, seconds):
+        """Somebody sets the wall clock."""
+        self.cluster.now += timedelta(seconds=seconds)
+        self.jumped_s += seconds
 
     async def make(self, **spec):
         await self.cluster.create(LLM_SERVICE, llm_service(**spec))
