@@ -21,7 +21,7 @@ WINDOW = f"check_decode({TINY}, [70], {FP8}, {EXACT}, masking=Masking(window=20,
 PREFILL = f"check_prefill({TINY}, [(0, 40), (47, 60)], {FP8}, {EXACT})"
 HOT = f"check_prefill({TINY}, [(0, 140)], {FP8}, {EXACT})"
 HOT_BF16 = f"check_prefill({TINY}, [(0, 140)], {BF16}, {EXACT})"
-MANY_PARTS = f"check_decode({TINY}, [9, 70, 150], {FP8}, {EXACT}, splits=40)"
+MANY_PARTS = f"check_decode({TINY}, [30, 62], {FP8}, {EXACT}, splits=35)"
 INT8_SEAL = f"check_seal({TINY}, Precision.INT8, from_open=True)"
 
 MUTANTS = {
@@ -154,7 +154,7 @@ MUTANTS = {
         "paged_prefill/kernel.py",
         "(first_group == open_start) & (part == 0)",
         "(first_group == open_start)",
-        f"check_prefill({TINY}, [(20, 24)], [Precision.FP8_E4M3, Precision.INT8], {EXACT})",
+        f"check_prefill({TINY}, [(33, 36)], [Precision.FP8_E4M3, Precision.INT8], {EXACT})",
     ),
     "the chunk's own tokens are seen once per precision": (
         "paged_prefill/kernel.py",

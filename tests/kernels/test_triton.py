@@ -48,7 +48,7 @@ def test_decode_cut_into_more_shares_than_some_sequences_have_frames(precision):
 
 
 def test_more_shares_than_one_merge_holds():
-    check_decode(TINY, [150], [Precision.FP8_E4M3], heads=2, splits=35, **EXACT)
+    check_decode(TINY, [30], [Precision.FP8_E4M3], heads=4, splits=35, **EXACT)
 
 
 @pytest.mark.parametrize("precision", list(Precision))
