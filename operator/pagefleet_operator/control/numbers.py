@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from pagefleet_engine.contract.metrics import Metric
 from pagefleet_operator.api.status import LoadStatus
+from pagefleet_operator.remedies.coarse import coarse as coarse
+from pagefleet_operator.remedies.coarse import coarse_share
 from pagefleet_operator.remedies.samples import number
 from pagefleet_operator.remedies.window import PodWindow
 
@@ -18,19 +20,10 @@ def measure(windows: Iterable[PodWindow], now_s: float) -> tuple[LoadStatus | No
     if usage is None or None in sums:
         return None, None
     running, waiting, swapped = (coarse(int(total or 0)) for total in sums)
-    share = round(usage / len(windows) * 20) / 20
-    return LoadStatus(running=running, waiting=waiting, swapped=swapped), f"{share:.2f}"
+    return LoadStatus(running=running, waiting=waiting, swapped=swapped), f"{coarse_share(usage / len(windows)):.2f}"
 
 
 _LOAD = (Metric.REQUESTS_RUNNING, Metric.REQUESTS_WAITING, Metric.REQUESTS_SWAPPED)
-
-
-def coarse(count: int) -> int:
-    """A count as status shows it: exact up to 2, then the next of 5, 10, 20, 50, … so that few changes are written."""
-    if count <= 2:
-        return count
-    magnitude: int = 10 ** (len(str(count)) - 1)
-    return next(step * magnitude for step in (1, 2, 5, 10) if step * magnitude >= count)
 
 
 def _sum(windows: tuple[PodWindow, ...], metric: Metric, now_s: float) -> float | None:

@@ -72,7 +72,7 @@ def _settle(pod: ReadyPod, cap: CapMemory, running: float, cuts: Cuts) -> CapMem
     """A look that sees running <= cap ends the wait, but what it counted lies before: the next one may act."""
     if running <= cap.desired:
         return replace(cap, settling=False)
-    message = f"{pod.name} runs {running:.0f} requests and has a cap of {cap.desired}: no further step until they fit"
+    message = f"{pod.name} still runs more requests than its cap of {cap.desired}: no further step until they fit"
     cuts.holds.append(Hold(remedy=Remedy.TUNE, reason=HoldReason.CAP_SETTLING, message=message, subject=pod.name))
     return cap
 
@@ -129,8 +129,8 @@ def _cut(
 def _cannot_cut(pod: ReadyPod, cap: CapMemory, found: Pressed | str, cuts: Cuts) -> None:
     if isinstance(found, Pressed):
         cuts.at_minimum[pod.name] = found
-    sentence = found.sentence if isinstance(found, Pressed) else found
-    message = f"{sentence}, and the cap of {pod.name} is {cap.desired}: it goes no lower"
+    trouble = "requests have to make room" if isinstance(found, Pressed) else "tokens come too slowly"
+    message = f"{trouble}, and the cap of {pod.name} is {cap.desired}: it goes no lower"
     cuts.holds.append(Hold(remedy=Remedy.TUNE, reason=HoldReason.AT_MINIMUM, message=message, subject=pod.name))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pagefleet_engine.contract.metrics import Metric
 from pagefleet_operator.api.status import Remedy
 from pagefleet_operator.remedies.adopt import cap_bounds
+from pagefleet_operator.remedies.coarse import clock
 from pagefleet_operator.remedies.fleet import FleetView, ReadyPod
 from pagefleet_operator.remedies.memory import Canary, CapMemory, TuneMemory
 from pagefleet_operator.remedies.outlook import Hold
@@ -54,7 +55,8 @@ def _follow(view: FleetView, tune: TuneMemory, canary: Canary, raises: Raises) -
     reported = pod.window.gauge(Metric.CAP, view.now_s)
     calm = pressure_since(pod.window, canary.since_s)
     if held_s < settings.canary_s or reported != Value(canary.cap) or calm != Value(0.0):
-        message = f"{pod.name} has tried a cap of {canary.cap} for {held_s:.0f} s of {settings.canary_s:.0f} s"
+        since = clock(view.time, -held_s)
+        message = f"{pod.name} tries a cap of {canary.cap} since {since}, for {settings.canary_s:.0f} s at least"
         raises.holds.append(Hold(remedy=Remedy.TUNE, reason=HoldReason.CANARY_RUNNING, message=message))
         lost = held_s > settings.canary_s + settings.judge_s  # swapped requests or silence: not a raise to repeat
         return replace(tune, canary=None) if lost else tune
@@ -116,7 +118,8 @@ def _may_begin(view: FleetView, pod: ReadyPod, cap: CapMemory, raises: Raises) -
     settings = pod.window.settings
     if not may_move(cap.turns, view.now_s, settings, rising=True):
         moment = may_move_at(cap.turns, settings, rising=True) or view.now_s
-        message = f"the cap of {pod.name} has turned lately; it may rise again in {moment - view.now_s:.0f} s"
+        again = clock(view.time, moment - view.now_s)
+        message = f"the cap of {pod.name} has turned lately; it may rise again at {again}"
         hold = Hold(remedy=Remedy.TUNE, reason=HoldReason.TURNED_RECENTLY, message=message, subject=pod.name)
         raises.holds.append(hold)
         raises.hopeful = False

@@ -49,11 +49,11 @@ def number(sample: Sample) -> float | None:
 
 
 def explain(sample: Absent) -> str:
-    """Why there is no number, as the end of a sentence."""
+    """Why there is no number, as the end of a sentence that stays the same for as long as the reason does."""
     match sample:
         case Missing(why):
             return f"is missing: {why}"
-        case Stale(age_s, why):
-            return f"is {age_s:.0f} s old: {why}"
+        case Stale(why=why):
+            return f"is too old: {why}"
         case Invalid(why):
             return f"is invalid: {why}"

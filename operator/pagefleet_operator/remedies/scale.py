@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from pagefleet_operator.api.remedy_spec import AutoscalingSpec, Mode
 from pagefleet_operator.api.status import Remedy
+from pagefleet_operator.remedies.coarse import clock
 from pagefleet_operator.remedies.demand import Demand, Need, find_need, measure_demand, measurements_of
 from pagefleet_operator.remedies.fewer import fewest_enough
 from pagefleet_operator.remedies.fleet import FleetView
@@ -156,7 +157,8 @@ def _step_down(case: _Case, demand: Demand) -> Scaled:
         return case.hold(HoldReason.STABILIZING, message)
     if not may_move(case.memory.turns, case.now_s, case.settings, rising=False):
         moment = may_move_at(case.memory.turns, case.settings, rising=False) or case.now_s
-        message = f"replicas have turned lately; one may be removed again in {moment - case.now_s:.0f} s"
+        again = clock(view.time, moment - case.now_s)
+        message = f"replicas have turned lately; one may be removed again at {again}"
         return case.hold(HoldReason.TURNED_RECENTLY, message)
     least = lowest_allowed(view.replicas, behavior, case.memory.steps, case.now_s, every_s=case.settings.down_every_s)
     after = max(steady, least, case.rules.min_replicas)
@@ -243,7 +245,7 @@ def _pending(case: _Case) -> str | None:
     """Capacity that is on its way, for as long as it may be."""
     counted = [pod for pod in case.view.starting if pod.age_s < case.settings.starting_counts_s]
     if counted:
-        return f"{counted[0].name} has been starting for {counted[0].age_s:.0f} s"
+        return f"{counted[0].name} has been starting since {clock(case.view.time, -counted[0].age_s)}"
     if case.memory.awaited is not None:
         return f"{len(case.view.ready)} of {case.memory.awaited} replicas are ready since the last step"
     return None

@@ -1,12 +1,16 @@
-"""What would have to change for the next remedy: the sentences that `pagefleet explain` prints below the decisions."""
+"""What would have to change for the next remedy: the sentences that `pagefleet explain` prints below the decisions.
+
+They stand in status, so numbers that move all the time are coarse in them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pagefleet_engine.contract.metrics import Metric
 from pagefleet_operator.api.remedy_spec import Mode
 from pagefleet_operator.remedies.adopt import cap_bounds
+from pagefleet_operator.remedies.coarse import about, coarse_share
 from pagefleet_operator.remedies.compose import look
 from pagefleet_operator.remedies.demand import measure_demand
 from pagefleet_operator.remedies.fleet import FleetView, ReadyPod
@@ -47,8 +51,8 @@ def _cap(view: FleetView, pod: ReadyPod, cap: int) -> Iterator[str]:
     if cap >= high:
         yield f"The cap of {pod.name}, {cap}, is at its maximum."
         return
-    waiting, running = (_now(view, pod, metric) for metric in (Metric.REQUESTS_WAITING, Metric.REQUESTS_RUNNING))
-    usage = _now(view, pod, Metric.KV_CACHE_USAGE)
+    waiting, running = (_now(view, pod, metric, about) for metric in (Metric.REQUESTS_WAITING, Metric.REQUESTS_RUNNING))
+    usage = _now(view, pod, Metric.KV_CACHE_USAGE, lambda share: f"about {coarse_share(share):.0%}")
     yield (
         f"It goes up when requests wait all the time (now {waiting}), {cap} run (now {running}), and the KV pool would "
         f"stay below {settings.kv_room:.0%} (use now {usage})."
@@ -65,7 +69,7 @@ def _replicas(view: FleetView) -> Iterator[str]:
         allowed = targets.queue_per_replica * max(1, len(view.ready)) * (1 + settings.tolerance)
         yield (
             f"A replica is added when more than {figure(allowed)} requests wait on average, refused ones included, "
-            f"over {settings.window_s:.0f} s (now {figure(demand.queued + demand.refused)}), and no cap can help."
+            f"over {settings.window_s:.0f} s (now {about(demand.queued + demand.refused)}), and no cap can help."
         )
     else:
         yield f"No replica is added: {count(view.replicas, 'replica')} is maxReplicas."
@@ -85,6 +89,6 @@ def _holds(view: FleetView, memory: Memory) -> Iterator[str]:
         yield f"Held ({hold.reason}): {hold.message}."
 
 
-def _now(view: FleetView, pod: ReadyPod, metric: Metric) -> str:
+def _now(view: FleetView, pod: ReadyPod, metric: Metric, say: Callable[[float], str]) -> str:
     sample: Sample = pod.window.gauge(metric, view.now_s)
-    return figure(sample.value) if isinstance(sample, Value) else f"unknown, since it {explain(sample)}"
+    return say(sample.value) if isinstance(sample, Value) else f"unknown, since it {explain(sample)}"

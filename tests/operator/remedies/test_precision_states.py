@@ -308,7 +308,7 @@ def test_what_is_said_about_the_condition(case):
 
 NEXT = {
     "normal": (NORMAL, {}, "Once more than 0.05 of its answers in fp8_e4m3 miss their schema"),
-    "resting": (replace(NORMAL, tests=1, since_test=3_000), {}, "It is not tested again for 5000 more answers."),
+    "resting": (replace(NORMAL, tests=1, since_test=3_000), {}, "It is not tested again for up to 5000 more answers."),
     "testing": (TESTING, {}, "ends the comparison after 2000 answers at the latest"),
     "held": (HELD, {"room": SHORT}, "It moves to bf16 as soon as there is room"),
     "fallback": (FALLBACK, {}, "fp8_e4m3 is tried again with few requests 30m after the move."),

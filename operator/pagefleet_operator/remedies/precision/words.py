@@ -7,6 +7,7 @@ from typing import Final
 from pagefleet_operator.api.conditions import ConditionStatus, Reason
 from pagefleet_operator.api.remedy_spec import Mode
 from pagefleet_operator.api.status import RouteState
+from pagefleet_operator.remedies.coarse import about
 from pagefleet_operator.remedies.precision.limits import Limits, rest_after
 from pagefleet_operator.remedies.precision.look import Fact, Look, NotEnough
 from pagefleet_operator.remedies.precision.memory import Cause, Memory
@@ -83,7 +84,7 @@ def say_what_next(memory: Memory, look: Look, limits: Limits) -> str:
     if memory.state is RouteState.NORMAL and memory.since_test is not None:
         left = rest_after(memory.tests) - memory.since_test
         if left > 0:
-            return f"It is not tested again for {left} more answers."
+            return f"It is not tested again for {about(left)} more answers."
     return _fill(NEXT[memory.state], look).replace("{test_answers}", str(limits.test_answers))
 
 
