@@ -47,10 +47,11 @@ def look_at_routes(
     memories: Mapping[str, Memory],
     windows: Iterable[PodWindow],
     usage: Iterable[float],
+    begun: Mapping[tuple[str, str], int],
     in_flight: int,
     now: Moment,
 ) -> RoutesOutlook:
-    """One look at every route."""
+    """One look at every route. `begun`: prompts of the last minute, by route and precision."""
     windows, usage = tuple(windows), tuple(usage)
     own = spec.engine.kv_cache.precision
     family = find_family(spec.model.name, spec.model.uri)
@@ -63,7 +64,7 @@ def look_at_routes(
             control_share=route.control_share,
             engine=own,
             counts=count(windows, route.name),
-            room=_room(usage, own, route.kv_precision.fallback),
+            room=_room(usage, begun, route, own),
             now=now,
             in_flight=in_flight,
             family=family,
@@ -128,7 +129,6 @@ def _status(route: RouteSpec, memory: Memory, precision: Precision) -> RouteStat
     return found.model_copy(update=counts)
 
 
-def _room(usage: tuple[float, ...], own: Precision, fallback: Precision) -> Room:
-    """As if the whole load were the route's: an engine does not say how much of its pool a route holds."""
-    needed = use_after_move(usage, 1.0, own, fallback)
+def _room(usage: tuple[float, ...], begun: Mapping[tuple[str, str], int], route: RouteSpec, own: Precision) -> Room:
+    needed = use_after_move(usage, begun, route.name, own, route.kv_precision.fallback)
     return Enough() if needed <= HIGHEST_USE else NotEnough(needed_share=needed, allowed_share=HIGHEST_USE)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -114,7 +115,7 @@ def step(
     pods = {name: _pod_view(window, now.monotonic, hints.unset.get(name)) for name, window in windows.items()}
     in_flight = sum(pod.in_flight or 0 for pod in pods.values())
     compared = [windows[pod.name] for pod in serving(observed) if is_compared(pod, spec)]
-    routes = look_at_routes(spec, memories, compared, usage, in_flight, now)
+    routes = look_at_routes(spec, memories, compared, usage, _begun(windows.values(), now, settings), in_flight, now)
     new = (*outlook.decisions, *resets, *routes.decisions)
     after = replace(
         state,
@@ -197,6 +198,12 @@ def _fleet_view(
         paused=spec.paused,
         settings=settings,
     )
+
+
+def _begun(windows: Iterable[PodWindow], now: Moment, settings: LoopSettings) -> Counter[tuple[str, str]]:
+    """Prompts of the last minute on all pods, by route and precision."""
+    since_s = now.monotonic - settings.window_s
+    return sum((window.begun(since_s) for window in windows), Counter())
 
 
 def _view(

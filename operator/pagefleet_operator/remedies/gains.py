@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pagefleet_engine.contract.metrics import Metric
-from pagefleet_operator.remedies.readings import Buckets, Histogram, Readings, Structured
+from pagefleet_operator.remedies.readings import Begun, Buckets, Histogram, Readings, Structured
 from pagefleet_operator.remedies.samples import NOTHING_YET, Invalid, Missing, Sample, Value
 
 _FIRST: Final = Missing("there is no earlier look to compare with")
@@ -20,6 +20,7 @@ class Gains:
     counters: Mapping[Metric, Sample] = field(default_factory=dict)
     histograms: Mapping[Metric, Histogram] = field(default_factory=dict)
     structured: Structured = _FIRST
+    begun: Begun = _FIRST
 
 
 NO_GAINS: Final = Gains()
@@ -46,6 +47,7 @@ def gains_between(before: Readings | None, now: Readings) -> Gains:
             for metric, new in now.histograms.items()
         },
         structured=_structured(before.structured if before else {}, now.structured),
+        begun=_begun(before.begun if before else {}, now.begun),
     )
 
 
@@ -102,3 +104,12 @@ def _structured(before: Structured, now: Structured) -> Structured:
         return _FIRST
     gained = {verdicts: count - before.get(verdicts, 0.0) for verdicts, count in now.items()}
     return Invalid("a counter of structured outputs went back") if any(n < 0 for n in gained.values()) else gained
+
+
+def _begun(before: Begun, now: Begun) -> Begun:
+    if isinstance(now, Missing | Invalid):
+        return now
+    if isinstance(before, Missing | Invalid):
+        return _FIRST
+    gained = {which: count - before.get(which, 0.0) for which, count in now.items()}
+    return Invalid("a counter of prompts went back") if any(n < 0 for n in gained.values()) else gained

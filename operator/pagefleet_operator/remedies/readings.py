@@ -53,6 +53,10 @@ Structured = Mapping[Verdicts, float] | Missing | Invalid
 """Structured outputs since the engine's start. Empty: the engine counts them and there were none."""
 
 
+Begun = Mapping[tuple[str, str], float] | Missing | Invalid
+"""Prompts that began to be answered, by route and precision. Empty: none, or an engine that does not count them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
     """One scrape. Every metric of the three tuples above has an entry."""
@@ -61,6 +65,7 @@ class Readings:
     counters: Mapping[Metric, Sample]
     histograms: Mapping[Metric, Histogram]
     structured: Structured = field(default_factory=dict)
+    begun: Begun = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pagefleet_operator.remedies.readings import (
     COUNTERS,
     GAUGES,
     HISTOGRAMS,
+    Begun,
     Buckets,
     Histogram,
     Readings,
@@ -27,7 +28,7 @@ from pagefleet_operator.remedies.readings import (
 from pagefleet_operator.remedies.samples import Invalid, Missing, Sample, Value
 
 STRUCTURED: Final = Metric.STRUCTURED_OUTPUTS
-ASKED_FOR: Final[tuple[str, ...]] = (*GAUGES, *COUNTERS, *HISTOGRAMS, STRUCTURED)
+ASKED_FOR: Final[tuple[str, ...]] = (*GAUGES, *COUNTERS, *HISTOGRAMS, STRUCTURED, Metric.ROUTE_REQUESTS)
 """The families to ask an engine for."""
 MAX_STRUCTURED: Final = 4096
 """Most series of structured outputs that are read; routes, precisions and outcomes make far fewer."""
@@ -36,7 +37,7 @@ _NOT_SENT: Final = Missing("the engine did not send it")
 _QUEUE_FULL: Final = {"reason": "queue_full"}
 _TYPES: Final[dict[str, str]] = {
     **dict.fromkeys(GAUGES, "gauge"),
-    **dict.fromkeys((*COUNTERS, STRUCTURED), "counter"),
+    **dict.fromkeys((*COUNTERS, STRUCTURED, Metric.ROUTE_REQUESTS), "counter"),
     **dict.fromkeys(HISTOGRAMS, "histogram"),
 }
 _AT_LEAST_ONE: Final = (Metric.CAP, Metric.CAPACITY, Metric.MAX_MODEL_LEN)
@@ -56,6 +57,7 @@ def parse_metrics(text: str) -> Readings | ScrapeFailed:
         counters={metric: _counter(metric, series, wrong) for metric in COUNTERS},
         histograms={metric: _histogram(metric, series, wrong) for metric in HISTOGRAMS},
         structured=_structured(series, wrong),
+        begun=_begun(series, wrong),
     )
 
 
@@ -135,6 +137,18 @@ def _structured(series: _Series, wrong: Mapping[str, str]) -> Structured:
             return Invalid("one of its series was sent twice")
         counts[verdicts] = float(value)
     return counts
+
+
+def _begun(series: _Series, wrong: Mapping[str, str]) -> Begun:
+    found = _found(Metric.ROUTE_REQUESTS, series, wrong)
+    if isinstance(found, Missing):
+        return {}
+    if isinstance(found, Invalid):
+        return found
+    problem = _repeated(found) or next(filter(None, (_problem(value) for _, value in found)), None)
+    if problem is not None or len(found) > MAX_STRUCTURED:
+        return problem or Invalid(f"{len(found)} series of it were sent")
+    return {(labels.get("route", ""), labels.get("precision", "")): float(value) for labels, value in found}
 
 
 def _found(

@@ -7,7 +7,8 @@ engine does, and after a gap that is longer than a sample may be old: half a win
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -163,6 +164,14 @@ class PodWindow:
         if last is None or self.failed is not None:
             return Missing(self.failed.why if self.failed else NOTHING_YET.why)
         return last.gains.structured
+
+    def begun(self, since_s: float) -> Counter[tuple[str, str]]:
+        """Prompts by route and precision that began in the looks after `since_s`, as far as they were counted."""
+        total: Counter[tuple[str, str]] = Counter()
+        for look in self.since(since_s):
+            if isinstance(look.gains.begun, Mapping):
+                total.update({which: int(number) for which, number in look.gains.begun.items()})
+        return total
 
     def since(self, since_s: float) -> tuple[Look, ...]:
         """The looks after a moment."""

@@ -28,8 +28,8 @@ NAMES = {
 }
 
 
-def metrics_text(*, cap, capacity, length, steps, structured=(), **numbers):
-    """What an engine answers to a scrape; `structured` is (route, precision, outcome, count)."""
+def metrics_text(*, cap, capacity, length, steps, structured=(), begun=(), **numbers):
+    """A scrape. `structured` is (route, precision, outcome, count), `begun` (route, precision, count)."""
     zeros = dict.fromkeys([*NAMES.values(), Metric.RECOMPUTES, Metric.REQUEST_SUCCESS], 0)
     values = zeros | {NAMES[name]: value for name, value in numbers.items()}
     values |= {Metric.CAP: cap, Metric.CAPACITY: capacity, Metric.MAX_MODEL_LEN: length, Metric.STEPS: steps}
@@ -45,6 +45,9 @@ def metrics_text(*, cap, capacity, length, steps, structured=(), **numbers):
     for route, precision, outcome, number in structured:
         labels = f'route="{route}",precision="{precision}",constrained="false",outcome="{outcome}"'
         lines.append(f"pagefleet:structured_outputs_total{{{labels}}} {number}")
+    lines.append("# TYPE pagefleet:route_requests_total counter")
+    for route, precision, number in begun:
+        lines.append(f'pagefleet:route_requests_total{{route="{route}",precision="{precision}"}} {number}')
     return "\n".join(lines) + "\n"
 
 
@@ -56,6 +59,7 @@ class World:
         self.engines = engines or FakeEngines()
         self.numbers = {"running": 0}
         self.structured = []
+        self.begun = []
         self.steps = 0
         self.jumped_s = 0.0
         self.start_operator()
@@ -137,6 +141,7 @@ class World:
                     length=config.max_model_len,
                     steps=self.steps,
                     structured=self.structured,
+                    begun=self.begun,
                     **self.numbers,
                 )
         await self.loop.look_at([KEY])
