@@ -155,13 +155,13 @@ def _int4_rows(block_size: int, *, wide: bool) -> int:
 def decode_shared_bytes(plan: DecodeLaunch, precision: Precision, *, block_size: int, head_dim: int) -> int:
     """Most shared memory that a decode program takes: its stages of K and V, then these as 16-bit operands."""
     loaded, keys = _loaded_bytes(plan.frames, precision, block_size, head_dim)
-    return (plan.num_stages - 1) * loaded + _operand_bytes(keys, 16, head_dim)
+    return plan.num_stages * loaded + _operand_bytes(keys, 16, head_dim)
 
 
 def prefill_shared_bytes(plan: PrefillLaunch, precision: Precision, *, block_size: int, head_dim: int) -> int:
     """Most shared memory that a prefill program takes."""
     loaded, keys = _loaded_bytes(plan.frames, precision, block_size, head_dim)
-    return (plan.num_stages - 1) * loaded + _operand_bytes(max(keys, plan.raw), plan.rows, head_dim)
+    return plan.num_stages * loaded + _operand_bytes(max(keys, plan.raw), plan.rows, head_dim)
 
 
 def _loaded_bytes(frames: int, precision: Precision, block_size: int, head_dim: int) -> tuple[int, int]:
@@ -171,7 +171,11 @@ def _loaded_bytes(frames: int, precision: Precision, block_size: int, head_dim: 
     return 2 * keys * power_of_two_from(head_dim) * (2 if is_raw else 1), keys
 
 
+_EXCHANGED: Final = 12 * 1024
+"""Most that warps exchange through shared memory in any compiled configuration."""
+
+
 def _operand_bytes(keys: int, rows: int, head_dim: int) -> int:
     """Operands of both products in 16 bits: K, V, queries, weights; and what warps exchange."""
     channels = power_of_two_from(head_dim)
-    return 2 * (2 * keys * channels + rows * channels + rows * keys) + 4096
+    return 2 * (2 * keys * channels + rows * channels + rows * keys) + _EXCHANGED
