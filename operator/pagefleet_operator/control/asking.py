@@ -63,7 +63,8 @@ class Asking:
 
     async def _scrape_one(self, pod: PodObservation, own: asyncio.Semaphore) -> Readings | ScrapeFailed:
         answer = await self._ask(pod, own)
-        found = parse_metrics(answer) if isinstance(answer, str) else answer
+        # In a thread: a long answer takes a tenth of a second, in which the loops of the process must go on.
+        found = await asyncio.to_thread(parse_metrics, answer) if isinstance(answer, str) else answer
         self.metrics.scrapes.labels(result="failed" if isinstance(found, ScrapeFailed) else "ok").inc()
         return found
 

@@ -104,6 +104,20 @@ async def test_a_silent_engine_that_answers_again_is_heard_among_many_that_do_no
     assert "a-99" not in made._silent
 
 
+async def test_the_loop_goes_on_while_a_long_answer_is_read():
+    [pod] = pods("a", 1)
+    made = asking([], [pod], 3600)
+    labels = 'precision="bf16",constrained="false",outcome="valid"'
+    series = [f'pagefleet:structured_outputs_total{{route="{number}",{labels}}} 1' for number in range(4000)]
+    made.engines.set_metrics(pod.uid, TEXT + "\n".join(series))
+    scraping, turns = asyncio.create_task(made.scrape([pod])), 0
+    while not scraping.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert isinstance((await scraping)["a-0"], Readings)
+    assert turns > 10
+
+
 async def test_what_is_gone_is_forgotten():
     hanging = pods("a", 2)
     made = asking(hanging, [], 0.01)

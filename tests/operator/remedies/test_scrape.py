@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_engine.contract.metrics import Metric
+from pagefleet_engine.contract.control import RouteConfig
+from pagefleet_engine.contract.metrics import REMEDY_METRICS, Metric
+from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.server.limits import Limits
-from pagefleet_engine.server.metrics import ServerMetrics
+from pagefleet_engine.server.metrics import Outcome, ServerMetrics
+from pagefleet_operator.engine_client import MAX_REPLY
 from pagefleet_operator.remedies.readings import COUNTERS, GAUGES, HISTOGRAMS, Buckets, Readings, ScrapeFailed, Verdicts
 from pagefleet_operator.remedies.samples import Invalid, Missing, Value
-from pagefleet_operator.remedies.scrape import STRUCTURED, parse_metrics
+from pagefleet_operator.remedies.scrape import MAX_LINES, STRUCTURED, parse_metrics
 
 RUNNING = "vllm:num_requests_running"
 USAGE = "vllm:kv_cache_usage_perc"
@@ -150,6 +155,33 @@ def test_text_that_is_no_metrics_makes_nothing_known(text):
         assert all(isinstance(sample, Missing) for sample in (*found.gauges.values(), *found.counters.values()))
     else:
         assert "text format" in found.why
+
+
+def test_lines_that_were_not_asked_for_are_not_parsed():
+    noise = "a 1\n# HELP b {\nvllm:num_requests_running_not 3\n" + "x{" * 1000 + "\n"
+    found = parse_metrics(noise + gauge(RUNNING, 7) + noise + counter(SWAPS, ("", 3)))
+    assert (found.gauges[Metric.REQUESTS_RUNNING], found.counters[Metric.SWAPS]) == (Value(7.0), Value(3.0))
+
+
+def test_more_lines_than_an_engine_has_are_not_parsed():
+    message = f"the reply has {MAX_LINES + 2} lines of metrics, and at most {MAX_LINES} are read"
+    assert parse_metrics(gauge(RUNNING, *range(MAX_LINES + 1))) == ScrapeFailed(message)
+
+
+def test_an_engine_with_32_routes_and_every_kind_of_answer_is_read_and_four_times_as_much_is_allowed():
+    metrics = ServerMetrics(stats=lambda: None, limits=Limits())
+    metrics.set_model("m" * 20)
+    names = [f"route-{number:014}" for number in range(32)]
+    metrics.set_routes(
+        RouteConfig(name=name, model=name, precision="fp8_e4m3", structured="validate") for name in names
+    )
+    usual = len(metrics.render(REMEDY_METRICS))
+    for name, precision, outcome in product(names, (Precision.FP8_E4M3, Precision.BF16, None), Outcome):
+        metrics.count_structured(name, precision, True, outcome)
+    everything = metrics.render(REMEDY_METRICS)
+    assert 4 * usual < MAX_REPLY
+    assert len(parse_metrics(everything.decode()).structured) == 32 * 3 * 2 * len(Outcome)
+    assert everything.count(b"\n") * 4 < MAX_LINES
 
 
 fragments = st.sampled_from(
