@@ -50,6 +50,11 @@ class Limits:
         return max(2_000, 4 * self.window)
 
     @property
+    def held_answers(self) -> int:
+        """For how many answers a difference counts for which there is no room."""
+        return 2 * self.window
+
+    @property
     def probe_answers(self) -> int:
         """How many answers probing may take; a tenth of them are probes."""
         return max(10_000, 20 * self.window, 20 * self.min_samples)

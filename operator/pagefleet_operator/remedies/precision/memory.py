@@ -33,6 +33,8 @@ class Cause(StrEnum):
     """The second stage found the engine's precision worse than the fallback."""
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     """As before, but there are not the bytes for the fallback precision."""
+    CONCLUSION_EXPIRED = "ConclusionExpired"
+    """There was no room for so many answers that the difference has to be found anew."""
     NO_DIFFERENCE = "NoDifference"
     """The second stage found both precisions alike."""
     TEST_INCONCLUSIVE = "TestInconclusive"
@@ -70,12 +72,13 @@ class Memory:
     since_test: int | None = None  # answers since the last one ended without a move
     window: Window = Window()
     difference: Difference | None = None  # the running test, or else the last one; None after a restart
+    held: int = 0  # answers since a difference was confirmed for which there is no room
 
 
 def enter(memory: Memory, state: RouteState, cause: Cause, now: Moment) -> Memory:
     """In another state, or in the same for another cause, with an empty window; the last test is kept to be told of."""
     since = memory.since if state is memory.state else now
-    return replace(memory, state=state, cause=cause, since=since, window=Window())
+    return replace(memory, state=state, cause=cause, since=since, window=Window(), held=0)
 
 
 def reset(memory: Memory, now: Moment) -> Memory:

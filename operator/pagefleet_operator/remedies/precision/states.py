@@ -4,6 +4,8 @@
       ^------ no difference, or limit ---'                 ^------ worse, or limit ---'
     the third time worse within 24 h --> Latched, until a person resets
 
+Testing that found a difference but no room for the move waits for it, for so many answers, and ends in Normal.
+
 At most one transition per look. A transition shows in the cause of the memory; `words` says it in sentences.
 """
 
@@ -53,7 +55,7 @@ def begin_test(memory: Memory, look: Look, limits: Limits) -> Memory:
 def step_testing(memory: Memory, look: Look, arms: Arms, limits: Limits) -> Memory:
     """Compares both arms until they differ, are alike, or the limit is reached."""
     if memory.cause is Cause.INSUFFICIENT_CAPACITY:
-        return _move(memory, look)
+        return _hold(memory, look, arms, limits)
     if memory.difference is None:
         return replace(memory, difference=_fresh(look, limits))
     difference = memory.difference.add(arms)
@@ -125,6 +127,18 @@ def _move(memory: Memory, look: Look) -> Memory:
     if isinstance(look.room, Enough):
         return _fall_back(memory, look, Cause.DIFFERENCE_CONFIRMED)
     return replace(memory, cause=Cause.INSUFFICIENT_CAPACITY)
+
+
+def _hold(memory: Memory, look: Look, arms: Arms, limits: Limits) -> Memory:
+    """The move, if there is room now. What was concluded of old answers is no reason to move for ever.
+
+    Then the first stage begins at once: without a rest, since a move still needs a conclusion that is seldom wrong.
+    """
+    moved = _move(replace(memory, held=memory.held + arms.answers), look)
+    if moved.state is not RouteState.TESTING or moved.held < limits.held_answers:
+        return moved
+    expired = enter(memory, RouteState.NORMAL, Cause.CONCLUSION_EXPIRED, look.now)
+    return replace(expired, since_test=rest_after(memory.tests))
 
 
 def _fall_back(memory: Memory, look: Look, cause: Cause) -> Memory:

@@ -19,6 +19,8 @@ WHY: Final = {
     Cause.RATE_ABOVE_BOUND: "more than {bound} of the answers in {engine} miss their schema",
     Cause.DIFFERENCE_CONFIRMED: "{engine} fails more often than {fallback}, and not by chance",
     Cause.INSUFFICIENT_CAPACITY: "{engine} fails more often than {fallback}, but {room}; it keeps {engine} until then",
+    Cause.CONCLUSION_EXPIRED: "there was no room for {fallback} for {held_answers} answers: whether {engine} fails "
+    "more often is found out anew",
     Cause.NO_DIFFERENCE: "{engine} and {fallback} fail alike: the requests are harder, the precision is not worse",
     Cause.TEST_INCONCLUSIVE: "the comparison of {engine} with {fallback} reached its limit without a difference",
     Cause.KNOWN_FAMILY: "the model's family is known to be damaged by an FP8 KV cache: {damage}",
@@ -97,6 +99,7 @@ def _fill(text: str, look: Look) -> str:
         "{bound}": look.spec.max_schema_failure_rate,
         "{return_after}": look.spec.return_after,
         "{reset}": RESET_ANNOTATION,
+        "{held_answers}": str(Limits.of(look.spec).held_answers),
         "{damage}": f"{family.damage} ({family.source})" if family else "see docs/precision-remedy.md",
         "{room}": f"that takes {room.needed_share:.0%} of the pool and {room.allowed_share:.0%} are allowed"
         if isinstance(room, NotEnough)
