@@ -65,14 +65,17 @@ class ControlLoop:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        async with asyncio.TaskGroup() as followers:
-            while True:
-                for key in self.fleets.observations.keys() - self._hints.keys():
-                    self._hints[key] = asyncio.Event()
-                    followers.create_task(self._follow(key))
-                self._forget()
-                self._count_holds()
-                await asyncio.sleep(self.settings.look_every_s)
+        try:
+            async with asyncio.TaskGroup() as followers:
+                while True:
+                    for key in self.fleets.observations.keys() - self._hints.keys():
+                        self._hints[key] = asyncio.Event()
+                        followers.create_task(self._follow(key))
+                    self._forget()
+                    self._count_holds()
+                    await asyncio.sleep(self.settings.look_every_s)
+        finally:
+            await self.autoscalers.close()
 
     def hint(self, key: Key) -> None:
         """Look at this service now; once more if it is looked at just now."""
@@ -115,7 +118,7 @@ class ControlLoop:
         if latest is None or latest.owner.uid != observed.owner.uid:
             return None  # it was deleted meanwhile
         now = Moment(self.monotonic(), self.clock())
-        foreign = await self.autoscalers.find(key, now.monotonic) if spec.autoscaling is not None else None
+        foreign = self.autoscalers.find(key, now.monotonic) if spec.autoscaling is not None else None
         unset = self._unset.get(key, {})
         hints = Hints(alert=self.alerts.wish(key, now.monotonic), foreign_autoscaler=foreign, unset=unset)
         state = self._states.get(key)

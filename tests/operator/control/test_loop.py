@@ -216,7 +216,7 @@ async def test_an_engine_that_does_not_answer_holds_and_is_told(world):
 async def test_another_autoscaler_is_told_and_holds_the_replicas(world):
     hpa = {
         "metadata": {"name": "web", "namespace": KEY.namespace},
-        "spec": {"scaleTargetRef": {"kind": LLM_SERVICE.kind, "name": KEY.name}},
+        "spec": {"scaleTargetRef": {"apiVersion": "pagefleet.io/v1alpha1", "kind": LLM_SERVICE.kind, "name": KEY.name}},
     }
     await world.cluster.create(AUTOSCALER, hpa)
     await world.make(**SCALED)
