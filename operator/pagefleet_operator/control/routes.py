@@ -14,13 +14,14 @@ from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.control.numbers import coarse
 from pagefleet_operator.control.room import HIGHEST_USE, use_after_move
 from pagefleet_operator.manifests.runtime import RouteOverride
+from pagefleet_operator.remedies.fleet import RoomNeed
 from pagefleet_operator.remedies.precision import memory as route_memory
 from pagefleet_operator.remedies.precision.counts import Increments
 from pagefleet_operator.remedies.precision.decide import MOVED, decide
 from pagefleet_operator.remedies.precision.decisions import record_reset
 from pagefleet_operator.remedies.precision.families import find_family
 from pagefleet_operator.remedies.precision.look import Enough, Fact, Look, NotEnough, Room, Wanted
-from pagefleet_operator.remedies.precision.memory import Memory, Moment
+from pagefleet_operator.remedies.precision.memory import Cause, Memory, Moment
 from pagefleet_operator.remedies.window import PodWindow
 
 
@@ -34,6 +35,7 @@ class RoutesOutlook:
     facts: Mapping[str, Fact]
     decisions: tuple[Decision, ...]
     next: tuple[str, ...]
+    room: RoomNeed | None = None  # of the route that needs most
 
 
 def restore_routes(spec: LLMServiceSpec, status: LLMServiceStatus, now: Moment) -> dict[str, Memory]:
@@ -55,7 +57,7 @@ def look_at_routes(
     windows, usage = tuple(windows), tuple(usage)
     own = spec.engine.kv_cache.precision
     family = find_family(spec.model.name, spec.model.uri)
-    answers = {}
+    answers, needs = {}, []
     for route in spec.routes:
         look = Look(
             route=route.name,
@@ -70,7 +72,10 @@ def look_at_routes(
             family=family,
             paused=spec.paused,
         )
-        answers[route.name] = decide(memories.get(route.name, Memory()), look)
+        answers[route.name] = answer = decide(memories.get(route.name, Memory()), look)
+        if answer.memory.cause is Cause.INSUFFICIENT_CAPACITY and isinstance(look.room, NotEnough):
+            shares = {"needed_share": look.room.needed_share, "allowed_share": look.room.allowed_share}
+            needs.append(RoomNeed(route=route.name, **shares))
     return RoutesOutlook(
         memories={name: answer.memory for name, answer in answers.items()},
         overrides={
@@ -87,6 +92,7 @@ def look_at_routes(
         facts={name: answer.fact for name, answer in answers.items()},
         decisions=tuple(decision for answer in answers.values() for decision in answer.decisions),
         next=tuple(answer.what_next for answer in answers.values() if answer.what_next),
+        room=max(needs, key=lambda need: need.needed_share, default=None),
     )
 
 

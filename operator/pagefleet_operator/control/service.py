@@ -16,11 +16,11 @@ from pagefleet_operator.control.pace import look_again_after
 from pagefleet_operator.control.routes import RoutesOutlook, look_at_routes, reset_routes, restore_routes
 from pagefleet_operator.control.setter import Reported
 from pagefleet_operator.control.targets import Target, is_compared, routes_for
-from pagefleet_operator.control.view import ControlView, PodView, desired_replicas, full_lengths
+from pagefleet_operator.control.view import ControlView, PodView, decided_replicas, full_lengths
 from pagefleet_operator.observe import Observation
 from pagefleet_operator.pods import PodObservation
 from pagefleet_operator.remedies.compose import look
-from pagefleet_operator.remedies.fleet import FleetView, ReadyPod, Rules, StartingPod
+from pagefleet_operator.remedies.fleet import FleetView, ReadyPod, RoomNeed, Rules, StartingPod
 from pagefleet_operator.remedies.memory import Memory, rebuild_memory
 from pagefleet_operator.remedies.outlook import Outlook
 from pagefleet_operator.remedies.precision.memory import Memory as RouteMemory
@@ -46,6 +46,7 @@ class ServiceState:
     windows: Mapping[str, PodWindow] = field(default_factory=dict)  # by pod
     starting: Mapping[str, float] = field(default_factory=dict)  # pod that does not serve yet -> first seen, monotonic
     model: str | None = None  # its address; routes of another model are new routes
+    room: RoomNeed | None = None  # what a route needs to move
     reset_done: str | None = None  # the value of the annotation that was followed last
     last_change: datetime | None = None
     view: ControlView | None = None
@@ -121,6 +122,7 @@ def step(
         state,
         memory=outlook.memory,
         routes=routes.memories,
+        room=routes.room,
         model=spec.model.uri,
         decisions=(*reversed(new), *state.decisions)[:MAX_DECISIONS],
         windows=windows,
@@ -187,7 +189,7 @@ def _fleet_view(
         now_s=now.monotonic,
         time=now.wall,
         rules=Rules.of(spec),
-        replicas=desired_replicas(spec, observed.status.desired_replicas, state.view),
+        replicas=decided_replicas(spec, observed.status.desired_replicas, state.view),
         ready=tuple(
             ReadyPod(name=pod.name, window=windows[pod.name], longest=pod.max_model_len) for pod in serving(observed)
         ),
@@ -195,6 +197,7 @@ def _fleet_view(
         draining=tuple(pod.name for pod in observed.pods if pod.draining or pod.leaving),
         foreign_autoscaler=hints.foreign_autoscaler,
         alert=hints.alert,
+        room=state.room,
         paused=spec.paused,
         settings=settings,
     )

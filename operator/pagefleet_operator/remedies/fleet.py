@@ -35,6 +35,23 @@ class StartingPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoomNeed:
+    """What keeps a route from its fallback precision, shares of the KV pool."""
+
+    route: str
+    needed_share: float  # once it has moved
+    allowed_share: float
+
+    @property
+    def sentence(self) -> str:
+        """The beginning of a message."""
+        return (
+            f"with route {self.route} in its fallback precision {self.needed_share:.0%} of the KV pool would be used, "
+            f"and {self.allowed_share:.0%} may"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
     """`autoscaling.targets` in numbers. None: not looked at."""
 
@@ -95,6 +112,7 @@ class FleetView:
     draining: tuple[str, ...] = ()
     foreign_autoscaler: str | None = None  # such as "HorizontalPodAutoscaler web"
     alert: str | None = None  # a new alert asks for one replica more; its name
+    room: RoomNeed | None = None  # as the last look found it
     paused: bool = False
     settings: LoopSettings = LoopSettings()
 

@@ -28,6 +28,8 @@ class RemedyReason(StrEnum):
     """No pressure for long: longer requests are accepted again."""
     LENGTH_REAPPLIED = "LengthReapplied"
     """An engine had another length limit than the desired one."""
+    ROOM_FOR_PRECISION = "RoomForPrecision"
+    """A route should move to a finer precision, and the pool has not the bytes for it."""
     OUT_OF_BOUNDS = "OutOfBounds"
     """The spec's bounds moved, or a value was outside of them."""
     QUEUE_ABOVE_TARGET = "QueueAboveTarget"

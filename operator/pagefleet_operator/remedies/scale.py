@@ -16,6 +16,7 @@ from pagefleet_operator.remedies.coarse import clock
 from pagefleet_operator.remedies.demand import Demand, Need, find_need, measure_demand, measurements_of
 from pagefleet_operator.remedies.fewer import fewest_enough
 from pagefleet_operator.remedies.fleet import FleetView
+from pagefleet_operator.remedies.make_room import replica_for_room
 from pagefleet_operator.remedies.memory import ScaleMemory
 from pagefleet_operator.remedies.outlook import Hold
 from pagefleet_operator.remedies.policies import highest_allowed, longest_period_s, lowest_allowed
@@ -76,7 +77,8 @@ def decide_replicas(view: FleetView, memory: ScaleMemory, tuned: Tuned) -> Scale
 def _decide(case: _Case) -> Scaled:
     since = max(case.now_s - case.settings.window_s, case.memory.settled_s or 0.0)
     demand = measure_demand(case.view, case.settings, since)
-    need = find_need(case.view, demand, case.settings) if _is_measured(case, since) else None
+    need = find_need(case.view, demand, case.settings) or replica_for_room(case.view)
+    need = need if _is_measured(case, since) else None
     if need is not None or case.view.alert is not None:
         troubled_s = case.memory.troubled_s if case.memory.troubled_s is not None else case.now_s
         case = replace(case, memory=replace(case.memory, troubled_s=troubled_s))

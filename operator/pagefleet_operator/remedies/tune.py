@@ -2,6 +2,7 @@
 
 adopt     pods that came, went or restarted; caps that left their bounds; engines that drifted
 cut       every pod that shows pressure, at once
+room      lower caps for a route that should move to a finer precision
 length    only when a cap at its minimum did not help, and only if the spec says so
 raise     one pod, then the others, and never in a look that saw pressure anywhere
 """
@@ -16,6 +17,7 @@ from pagefleet_operator.remedies.adopt import adopt_pods, keep_bounds, reapply
 from pagefleet_operator.remedies.cuts import cut_caps
 from pagefleet_operator.remedies.fleet import FleetView
 from pagefleet_operator.remedies.length import is_shortened, tune_length
+from pagefleet_operator.remedies.make_room import lower_caps
 from pagefleet_operator.remedies.memory import Memory, TuneMemory
 from pagefleet_operator.remedies.outlook import Hold
 from pagefleet_operator.remedies.raises import Raises, raise_caps
@@ -43,15 +45,19 @@ def decide_caps(view: FleetView, memory: Memory, *, raises: bool = True) -> Tune
     bounded, tune = keep_bounds(view, adopted)
     drifted, tune = reapply(view, tune)
     cuts, tune = cut_caps(view, tune)
+    room: list[Change] = []
+    if not cuts.pressed:
+        room, tune = lower_caps(view, tune)
     lengths, tune = tune_length(view, tune, cuts.at_minimum)
     ready = {pod.name for pod in view.ready}  # a crashed pod runs nothing that could drain down
     draining_down = any(cap.settling for name, cap in tune.caps.items() if name in ready)
     raised = Raises()
     calm = not cuts.pressed and not draining_down and not lengths.changes and not is_shortened(view, tune)
+    calm = calm and view.room is None
     if raises and calm:
         raised, tune = raise_caps(view, tune)
     return Tuned(
-        changes=(*bounded, *drifted, *cuts.changes, *lengths.changes, *raised.changes),
+        changes=(*bounded, *drifted, *cuts.changes, *room, *lengths.changes, *raised.changes),
         holds=(*cuts.holds, *lengths.holds, *raised.holds),
         memory=tune,
         adopted=adopted,

@@ -93,3 +93,11 @@ async def test_a_large_route_waits_for_room():
     await world.pass_time(70)
     route = await answers(world, "InsufficientCapacity", share=0.9)
     assert route["state"] == "Testing"
+    await world.look()
+    (engine,) = world.engines.engines.values()
+    assert engine.config.cap < 10
+    assert (await world.reasons())[-1] == ("Tune", "RoomForPrecision")
+    world.numbers = {"running": engine.config.cap, "usage": 0.4}
+    await world.look()
+    assert (await world.status())["routes"][1]["state"] == "Fallback"
+    assert engine.config.routes[1].precision is BF16
