@@ -103,6 +103,13 @@ def desired_replicas(spec: LLMServiceSpec, before: int | None, view: ControlView
     scaling = spec.autoscaling
     if scaling is None or scaling.mode is Mode.OFF:
         return spec.desired_replicas
+    return min(max(decided_replicas(spec, before, view), scaling.min_replicas), scaling.max_replicas)
+
+
+def decided_replicas(spec: LLMServiceSpec, before: int | None, view: ControlView | None) -> int:
+    """What was decided last, also where the spec's bounds have moved since: that is a decision, too."""
+    if spec.autoscaling is None:
+        return spec.desired_replicas
     decided = view.replicas if view is not None else None
-    wanted = decided if decided is not None else before
-    return min(max(wanted if wanted is not None else scaling.min_replicas, scaling.min_replicas), scaling.max_replicas)
+    known = decided if decided is not None else before
+    return known if known is not None else spec.autoscaling.min_replicas

@@ -88,6 +88,34 @@ async def test_a_queue_that_no_cap_ends_adds_a_replica_which_starts_with_the_cap
     assert '"cap":15' in annotations[RUNTIME_CONFIG]
 
 
+@pytest.mark.parametrize(
+    ("scaling", "to", "message"),
+    [
+        ({"minReplicas": 3, "maxReplicas": 4}, "3", "replicas lie within 3 and 4: they go from 1 to 3"),
+        (
+            {"minReplicas": 2, "maxReplicas": 4, "mode": "Off"},
+            "2",
+            "autoscaling is Off, which keeps minReplicas: they go from 1 to 2",
+        ),
+    ],
+    ids=["Auto", "Off"],
+)
+async def test_bounds_that_move_lead_to_one_decision(world, scaling, to, message):
+    await world.make(**SCALED)
+    await world.pass_time(10)
+    await world.cluster.patch(LLM_SERVICE, *KEY, {"spec": {"autoscaling": scaling}})
+    await world.reconciler(KEY)
+    await world.pass_time(60)
+    [decision] = (await world.status())["decisions"]
+    assert (decision["reason"], decision["from"], decision["to"], decision["message"]) == (
+        "OutOfBounds",
+        "1",
+        to,
+        message,
+    )
+    assert len(world.pods()) == int(to)
+
+
 async def test_a_steady_service_costs_no_write(world):
     await world.make(**SCALED)
     world.numbers = {"running": 3, "usage": 0.4}
@@ -394,6 +422,29 @@ async def test_a_person_resets_a_route_once_for_each_text(world):
     await world.settle()
     await world.pass_time(30)
     assert (await world.reasons()).count(("Precision", "Reset")) == 1
+
+
+async def test_the_same_text_counts_again_once_the_annotation_was_taken_off(world):
+    await in_fallback(world)
+    await annotate(world, "tools")
+    await world.look()
+    await annotate(world, None)
+    await world.look()
+    assert "precisionReset" not in await world.status()
+    await annotate(world, "tools")
+    await world.look()
+    assert (await world.reasons()).count(("Precision", "Reset")) == 2
+
+
+@pytest.mark.parametrize("text", ["tols", "", "t" * 300], ids=["misspelt", "empty", "too long for the status"])
+async def test_a_reset_of_no_route_is_told_once(world, text):
+    await in_fallback(world)
+    await annotate(world, text)
+    await world.pass_time(20)
+    assert (await world.reasons()).count(("Hold", "UnknownRoute")) == 1
+    raws = [raw for address, raw in world.cluster.objects.items() if address.plural == "events"]
+    [note] = [raw for raw in raws if raw["reason"] == "UnknownRoute"]
+    assert (note["type"], note["note"].split(": ")[-1]) == ("Warning", "use one of tools.")
 
 
 async def test_another_model_begins_with_new_routes(world):
