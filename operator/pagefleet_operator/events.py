@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from pagefleet_operator.api import v1alpha1
 from pagefleet_operator.api.conditions import Condition, ConditionStatus, ConditionType, bounded, find_condition
-from pagefleet_operator.api.status import LLMServiceStatus
+from pagefleet_operator.api.status import LLMServiceStatus, Remedy
 from pagefleet_operator.manifests.ownership import Owner
 from pagefleet_operator.resources import EVENT, POD, Object
 from pagefleet_operator.steps import Create, Delete, Step
@@ -61,7 +61,7 @@ def notes_of_decisions(old: LLMServiceStatus, new: LLMServiceStatus) -> Iterator
     for decision in reversed(new.decisions):
         if decision not in old.decisions and not decision.advisory:
             yield EventNote(
-                kind="Normal",
+                kind="Warning" if decision.remedy is Remedy.HOLD else "Normal",
                 reason=decision.reason,
                 action=decision.remedy,
                 note=decision.message,

@@ -97,7 +97,8 @@ Label = Annotated[str, Field(min_length=1, max_length=63), _DNS_LABEL]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253), _DNS_NAME]
 ServedName = Annotated[str, Field(min_length=1, max_length=128), _SERVED_NAME]
 Text = Annotated[str, Field(max_length=1024)]
-ShortText = Annotated[str, Field(max_length=256)]
+MAX_SHORT: Final = 256
+ShortText = Annotated[str, Field(max_length=MAX_SHORT)]
 
 _NumberOrText = Annotated[str, BeforeValidator(_number_as_text), Field(max_length=32)]
 Quantity = Annotated[_NumberOrText, quantity_from("0", "500m, 2 or 4Gi"), _IntOrString()]

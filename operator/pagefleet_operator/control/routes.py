@@ -18,7 +18,7 @@ from pagefleet_operator.remedies.fleet import RoomNeed
 from pagefleet_operator.remedies.precision import memory as route_memory
 from pagefleet_operator.remedies.precision.counts import Increments
 from pagefleet_operator.remedies.precision.decide import MOVED, decide
-from pagefleet_operator.remedies.precision.decisions import record_reset
+from pagefleet_operator.remedies.precision.decisions import record_reset, record_unknown_route
 from pagefleet_operator.remedies.precision.families import find_family
 from pagefleet_operator.remedies.precision.look import Enough, Fact, Look, NotEnough, Room, Wanted
 from pagefleet_operator.remedies.precision.memory import Cause, Memory, Moment
@@ -109,13 +109,15 @@ def count(windows: Iterable[PodWindow], route: str) -> Increments:
 
 
 def reset_routes(
-    memories: Mapping[str, Memory], wanted: str | None, done: str | None, now: Moment
+    spec: LLMServiceSpec, memories: Mapping[str, Memory], wanted: str | None, done: str | None, now: Moment
 ) -> tuple[Mapping[str, Memory], tuple[Decision, ...]]:
     """The memories after a person's annotation, which counts once for each of its values, and what to tell of it."""
-    route = wanted.split(maxsplit=1)[0] if wanted is not None and wanted != done and wanted.strip() else None
-    if route is None or route not in memories:
+    if wanted is None or wanted == done:
         return memories, ()
-    before = memories[route]
+    route, names = next(iter(wanted.split(maxsplit=1)), ""), [route.name for route in spec.routes]
+    if route not in names:
+        return memories, (record_unknown_route(route, names, now),)
+    before = memories.get(route, Memory())
     return {**memories, route: route_memory.reset(before, now)}, (record_reset(before, route, now),)
 
 

@@ -9,6 +9,8 @@ from datetime import datetime
 from typing import Final
 
 from pagefleet_engine.contract.metrics import Metric
+from pagefleet_operator.api.conditions import bounded
+from pagefleet_operator.api.scalars import MAX_SHORT
 from pagefleet_operator.api.status import MAX_DECISIONS, MAX_NEXT, Decision, Remedy
 from pagefleet_operator.api.v1alpha1 import LLMServiceSpec
 from pagefleet_operator.control.numbers import measure
@@ -106,8 +108,8 @@ def step(
     state = replace(state, starting=_starting(state, observed, now))
     fleet = _fleet_view(state, observed, spec, windows, now, settings, hints)
     outlook = look(fleet, state.memory)
-    asked = state.reset_done if spec.paused else observed.reset_precision
-    memories, resets = reset_routes(_routes_of(state, spec), asked, state.reset_done, now)
+    asked = state.reset_done if spec.paused else _annotated(observed)
+    memories, resets = reset_routes(spec, _routes_of(state, spec), asked, state.reset_done, now)
     usage = [
         value
         for window in windows.values()
@@ -126,7 +128,7 @@ def step(
         model=spec.model.uri,
         decisions=(*reversed(new), *state.decisions)[:MAX_DECISIONS],
         windows=windows,
-        reset_done=asked or state.reset_done,
+        reset_done=asked,
         last_change=_last_change(new) or state.last_change,
     )
     view = _view(after, spec, fleet, outlook, routes, pods)
@@ -146,6 +148,11 @@ def step(
 
 def _adds_replicas(decision: Decision) -> bool:
     return decision.remedy is Remedy.SCALE and int(decision.to) > int(decision.from_)
+
+
+def _annotated(observed: Observation) -> str | None:
+    """What a person's annotation asks for, no longer than the status may show it."""
+    return None if observed.reset_precision is None else bounded(observed.reset_precision, MAX_SHORT)
 
 
 def _routes_of(state: ServiceState, spec: LLMServiceSpec) -> Mapping[str, RouteMemory]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from pagefleet_operator.api.remedy_spec import Mode
@@ -11,10 +12,11 @@ from pagefleet_operator.remedies.precision.counts import Arms
 from pagefleet_operator.remedies.precision.limits import TEST_SHARE
 from pagefleet_operator.remedies.precision.look import Look, Wanted
 from pagefleet_operator.remedies.precision.memory import Cause, Memory, Moment
-from pagefleet_operator.remedies.precision.words import say_why
+from pagefleet_operator.remedies.precision.words import RESET_ANNOTATION, say_why
 
 SILENT: Final = (Cause.NEW, Cause.WATCHED)
 TO_FALLBACK: Final = (Cause.DIFFERENCE_CONFIRMED, Cause.KNOWN_FAMILY)
+UNKNOWN_ROUTE: Final = "UnknownRoute"
 MOST_EVIDENCE: Final = 1e9
 
 
@@ -54,6 +56,22 @@ def record_reset(before: Memory, route: str, now: Moment) -> Decision:
             "to": str(RouteState.NORMAL),
             "reason": str(Cause.RESET),
             "message": f"Route {route}: a person reset it; {len(before.flaps)} flaps are forgotten.",
+        }
+    )
+
+
+def record_unknown_route(route: str, names: Sequence[str], now: Moment) -> Decision:
+    """That the annotation of a person names none of the routes."""
+    known = f"use one of {', '.join(names)}" if names else "the service has none"
+    return Decision.model_validate(
+        {
+            "time": now.wall,
+            "remedy": Remedy.HOLD,
+            "subject": route,
+            "from": "",
+            "to": "",
+            "reason": UNKNOWN_ROUTE,
+            "message": f"{RESET_ANNOTATION} names the route {route!r}, which is not there: {known}.",
         }
     )
 

@@ -37,7 +37,8 @@ NEXT: Final = {
     "{test_answers} answers at the latest.",
     RouteState.FALLBACK: "{engine} is tried again with few requests {return_after} after the move.",
     RouteState.PROBING: "It returns to {engine} if the probes are clean, and stays in {fallback} if they are not.",
-    RouteState.LATCHED: "It stays in {fallback} until a person sets the annotation {reset}: {route}.",
+    RouteState.LATCHED: "It stays in {fallback} until a person sets the annotation {reset} to the route's name "
+    "and a new text, such as '{route} 1'.",
 }
 REASONS: Final = {
     RouteState.FALLBACK: Reason.DIFFERENCE_CONFIRMED,
@@ -82,7 +83,7 @@ def say_what_next(memory: Memory, look: Look, limits: Limits) -> str:
     if memory.cause is Cause.INSUFFICIENT_CAPACITY:
         return _fill("It moves to {fallback} as soon as there is room: add a replica or lower the cap.", look)
     if memory.state is RouteState.FALLBACK and memory.cause is Cause.KNOWN_FAMILY:
-        return _fill("{engine} is tried only after a person sets the annotation {reset}: {route}.", look)
+        return _fill("{engine} is tried only after a person sets the annotation {reset}, such as to '{route} 1'.", look)
     if memory.state is RouteState.NORMAL and memory.since_test is not None:
         left = rest_after(memory.tests) - memory.since_test
         if left > 0:
