@@ -72,6 +72,7 @@ def needs_work(observed: Observation, now: datetime) -> bool:
 def _steps(observed: Observation, now: datetime) -> Iterator[Step]:
     wanted = observed.wanted
     if not isinstance(wanted, Wanted) or wanted.spec.paused:
+        yield from finish_drains(observed, now)
         return
     for stage in STAGES:
         yield from stage(observed, wanted, now)
@@ -137,6 +138,19 @@ def advance_fleet(observed: Observation, wanted: Wanted, now: datetime) -> Itera
         yield _dismiss(observed, by_name[name], wanted, now)
     yield from _depart(observed, wanted, set(step.keep), now)
     yield from _create_pods(observed, wanted, step.create - resting)
+
+
+def finish_drains(observed: Observation, now: datetime) -> Iterator[Step]:
+    """Paused, or without an acceptable spec: nothing new begins, and what has begun to leave does not stop half-way.
+
+    A pod that refuses requests serves nobody, so it has to go on its way. Without a spec no drain is cut short.
+    """
+    wanted = observed.wanted
+    timeout = parse_duration(wanted.spec.drain.timeout) if isinstance(wanted, Wanted) else timedelta.max
+    for pod in observed.pods:
+        if pod.marked is not None and not (pod.leaving or pod.gone):
+            acts = acts_of_leaving(_departure(observed, pod), timeout)
+            yield from steps_of(acts, pod, Reason.REMOVING_PODS, "it had begun to leave", now)
 
 
 STAGES: Final[tuple[Callable[[Observation, Wanted, datetime], Iterator[Step]], ...]] = (
@@ -238,7 +252,7 @@ def _member(observed: Observation, pod: PodObservation, wanted: Wanted, now: dat
         scheduled=pod.node is not None,
         leaving=pod.leaving,
         draining=pod.draining,
-        in_flight=known.in_flight or 0 if known is not None else 0,
+        in_flight=known.in_flight if known is not None else None,
         overdue=is_overdue(pod, now),
     )
 

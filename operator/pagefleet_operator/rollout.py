@@ -14,6 +14,7 @@ module knows numbers and names only; it does not know why a pod is broken, and i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,7 +40,7 @@ class Member:
     scheduled: bool = True
     leaving: bool = False  # being deleted
     draining: bool = False  # marked to leave; may still come back
-    in_flight: int = 0  # requests, as far as they are known
+    in_flight: int | None = 0  # requests; None: nobody knows
     overdue: bool = False  # leaving for longer than it may: its node is probably gone
 
 
@@ -84,7 +85,10 @@ def next_step(members: Sequence[Member], limits: Limits) -> Step:
 
 
 def victim_order(members: Iterable[Member]) -> list[Member]:
-    """Not ready first, then unscheduled, old revision, fewest requests in flight, the youngest, the last name."""
+    """Not ready first, then unscheduled, old revision, fewest requests in flight, the youngest, the last name.
+
+    A pod of which nobody knows the requests may have many: it comes after those that are known.
+    """
     by_name = sorted(members, key=lambda member: member.name, reverse=True)
     return sorted(
         by_name,
@@ -92,7 +96,7 @@ def victim_order(members: Iterable[Member]) -> list[Member]:
             member.health is Health.READY,
             member.scheduled,
             member.current,
-            member.in_flight,
+            math.inf if member.in_flight is None else member.in_flight,
             -member.created.timestamp(),
         ),
     )

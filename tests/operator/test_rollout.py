@@ -107,6 +107,11 @@ def test_victims_leave_in_the_order_of_their_worth():
     assert [victim.name for victim in victim_order(fleet)] == want
 
 
+def test_a_pod_of_which_nobody_knows_the_requests_is_the_last_victim():
+    fleet = [member("unknown", in_flight=None), member("busy", in_flight=9, age=9), member("idle", in_flight=0, age=9)]
+    assert [victim.name for victim in victim_order(fleet)] == ["idle", "busy", "unknown"]
+
+
 class Fleet:
     """Pods that do as they are told, one event at a time."""
 

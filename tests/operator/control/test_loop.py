@@ -8,7 +8,7 @@ from pagefleet_engine.contract.control import RuntimeStart
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_operator.alerts import Alert
 from pagefleet_operator.errors import EngineUnreachableError, UnreachableError
-from pagefleet_operator.labels import RUNTIME_CONFIG, Key
+from pagefleet_operator.labels import LEAVING, RUNTIME_CONFIG, Key
 from pagefleet_operator.remedies.settings import LoopSettings
 from pagefleet_operator.resources import AUTOSCALER, LLM_SERVICE, POD
 from pagefleet_operator.testing import KEY
@@ -241,6 +241,18 @@ async def test_an_engine_that_does_not_answer_holds_and_is_told(world):
     assert await world.reasons() == []
 
 
+async def test_an_engine_that_does_not_answer_is_not_taken_for_idle_when_a_pod_has_to_leave(world):
+    await world.make(engine=ENGINE, replicas=2)
+    world.numbers = {"running": 3}
+    silent, answering = sorted(world.pods(), key=lambda raw: raw["metadata"]["name"])
+    world.engines.unreachable.add(silent["metadata"]["uid"])
+    await world.look()
+    await world.cluster.patch(LLM_SERVICE, *KEY, {"spec": {"replicas": 1}})
+    await world.reconciler(KEY)
+    marked = [raw["metadata"]["name"] for raw in world.pods() if LEAVING in raw["metadata"]["annotations"]]
+    assert marked == [answering["metadata"]["name"]]
+
+
 async def test_another_autoscaler_is_told_and_holds_the_replicas(world):
     hpa = {
         "metadata": {"name": "web", "namespace": KEY.namespace},
@@ -422,29 +434,6 @@ async def test_a_person_resets_a_route_once_for_each_text(world):
     await world.settle()
     await world.pass_time(30)
     assert (await world.reasons()).count(("Precision", "Reset")) == 1
-
-
-async def test_the_same_text_counts_again_once_the_annotation_was_taken_off(world):
-    await in_fallback(world)
-    await annotate(world, "tools")
-    await world.look()
-    await annotate(world, None)
-    await world.look()
-    assert "precisionReset" not in await world.status()
-    await annotate(world, "tools")
-    await world.look()
-    assert (await world.reasons()).count(("Precision", "Reset")) == 2
-
-
-@pytest.mark.parametrize("text", ["tols", "", "t" * 300], ids=["misspelt", "empty", "too long for the status"])
-async def test_a_reset_of_no_route_is_told_once(world, text):
-    await in_fallback(world)
-    await annotate(world, text)
-    await world.pass_time(20)
-    assert (await world.reasons()).count(("Hold", "UnknownRoute")) == 1
-    raws = [raw for address, raw in world.cluster.objects.items() if address.plural == "events"]
-    [note] = [raw for raw in raws if raw["reason"] == "UnknownRoute"]
-    assert (note["type"], note["note"].split(": ")[-1]) == ("Warning", "use one of tools.")
 
 
 async def test_another_model_begins_with_new_routes(world):
