@@ -1,7 +1,7 @@
 """How long it takes from the first swapped request to the lower cap, over several trials, each on a fresh service.
 
 The operator's control loop has its usual pace here. Both moments are read from the engine's own metrics, a few times a
-second, so a figure is exact to that.
+second, so a figure is exact to that. It fails when the median is above the target.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 
 import e2e.cluster.api as local_cluster
 from e2e import demo, images, tiny_model
@@ -58,6 +59,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make measure-reaction", description=__doc__)
     parser.add_argument("--trials", type=int, default=20)
     trials = parser.parse_args().trials
+    if trials < 1:
+        parser.error(f"--trials {trials}: use 1 or more")
     try:
         target = demo.use_local_cluster()
         with step("Install the operator with Helm"):
@@ -70,10 +73,16 @@ def main() -> int:
     except (KubeError, NotReadyInTime, local_cluster.ClusterError, images.ImageError) as error:
         print(f"make measure-reaction: {error}", file=sys.stderr)
         return 1
+    return report(times)
+
+
+def report(times: Sequence[float]) -> int:
+    """Print what was measured; the exit code is 1 when the median is above the target."""
+    median = statistics.median(times)
     told = " ".join(f"{seconds:.1f}" for seconds in sorted(times))
     print(f"\nseconds from the first swap to the lower cap: {told}")
-    print(f"median {statistics.median(times):.1f} s (target: {TARGET_S:.0f} s)")
-    return 0
+    print(f"median {median:.1f} s (target: {TARGET_S:.0f} s at most)")
+    return 0 if median <= TARGET_S else 1
 
 
 if __name__ == "__main__":
