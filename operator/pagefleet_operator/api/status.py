@@ -64,7 +64,7 @@ class TuningStatus(StatusModel):
     """The live settings of the engines."""
 
     max_num_seqs: Count | None = None
-    """The running cap that the engines are meant to have."""
+    """The running cap that the engines are meant to have; where nothing tunes them, the one that they have."""
     capacity: Count | None = None
     """The highest cap that they can have without being replaced."""
     max_model_len: Count | None = None

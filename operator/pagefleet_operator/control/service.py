@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from pagefleet_engine.contract.metrics import Metric
 from pagefleet_operator.api.conditions import bounded
@@ -21,6 +21,7 @@ from pagefleet_operator.control.targets import Target, is_compared, routes_for
 from pagefleet_operator.control.view import ControlView, PodView, decided_replicas, full_lengths
 from pagefleet_operator.observe import Observation
 from pagefleet_operator.pods import PodObservation
+from pagefleet_operator.remedies.adopt import middle
 from pagefleet_operator.remedies.compose import look
 from pagefleet_operator.remedies.fleet import FleetView, ReadyPod, RoomNeed, Rules, StartingPod
 from pagefleet_operator.remedies.memory import Memory, rebuild_memory
@@ -232,8 +233,8 @@ def _view(
         start_length=outlook.max_model_len,
         overrides=routes.overrides,
         replicas=outlook.replicas,
-        cap=outlook.start_cap or spec.engine.max_num_seqs.initial_cap,
-        max_model_len=outlook.max_model_len or spec.engine.max_model_len,
+        cap=outlook.start_cap or middle(_known(pods, "cap")) or spec.engine.max_num_seqs.initial_cap,
+        max_model_len=outlook.max_model_len or min(_known(pods, "max_model_len"), default=spec.engine.max_model_len),
         last_change=state.last_change,
         pods=pods,
         load=load,
@@ -247,13 +248,19 @@ def _view(
     )
 
 
+def _known(pods: Mapping[str, PodView], field: Literal["cap", "max_model_len"]) -> list[int]:
+    """What engines have, for where nothing says what they should have."""
+    return sorted(value for pod in pods.values() if (value := getattr(pod, field)) is not None)
+
+
 def _pod_view(window: PodWindow, now_s: float, unset: str | None) -> PodView:
-    cap = _gauge(window, Metric.CAP, now_s)
+    cap, length = _gauge(window, Metric.CAP, now_s), _gauge(window, Metric.MAX_MODEL_LEN, now_s)
     parts = (Metric.REQUESTS_RUNNING, Metric.REQUESTS_WAITING, Metric.REQUESTS_SWAPPED)
     counts = [_gauge(window, metric, now_s) for metric in parts]
     known = [int(count) for count in counts if count is not None]
     return PodView(
         cap=None if cap is None else int(cap),
+        max_model_len=None if length is None else int(length),
         in_flight=sum(known) if len(known) == len(parts) else None,
         trouble=window.failed.why if window.failed else None,
         unset=unset,

@@ -20,6 +20,7 @@ class PodView:
     """One serving pod."""
 
     cap: int | None = None  # as its engine reports it
+    max_model_len: int | None = None  # likewise
     in_flight: int | None = None  # running, waiting and swapped requests
     trouble: str | None = None  # why its engine could not be measured, if it could not
     unset: str | None = None  # why it could not be set to what is wanted; tried again at every look
@@ -34,7 +35,7 @@ class ControlView:
     start_length: int | None = None
     overrides: Mapping[str, RouteOverride] = field(default_factory=dict)  # route -> what was decided for it
     replicas: int | None = None  # None: the loop has no opinion
-    cap: int | None = None  # what the engines are meant to have
+    cap: int | None = None  # what the engines are meant to have; what they have, where nothing was decided
     max_model_len: int | None = None
     last_change: datetime | None = None  # of cap or length
     pods: Mapping[str, PodView] = field(default_factory=dict)
@@ -86,7 +87,7 @@ def view_before_first_look(
     policies = {route.name: route.policy for route in spec.routes}
     return ControlView(
         start_cap=tuning.max_num_seqs if tuning else None,
-        start_length=None if length in full_lengths(spec, pods) else length,
+        start_length=length if spec.engine.max_model_len and length not in full_lengths(spec, pods) else None,
         overrides={
             route.name: replace(moved, precision=route.kv_precision)
             for route in status.routes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from pagefleet_engine.contract.metrics import Metric
@@ -81,8 +81,13 @@ def cap_bounds(view: FleetView, pod: ReadyPod) -> tuple[int, int]:
 
 def start_cap(view: FleetView, caps: Mapping[str, int]) -> int:
     """What a new pod starts with: what half of the fleet has at most."""
-    known = sorted(caps.values())
-    return known[(len(known) - 1) // 2] if known else view.rules.cap.initial_cap
+    return middle(caps.values()) or view.rules.cap.initial_cap
+
+
+def middle(caps: Iterable[int]) -> int | None:
+    """The lower median; None of none."""
+    known = sorted(caps)
+    return known[(len(known) - 1) // 2] if known else None
 
 
 def _first_desired(pod: ReadyPod, now_s: float, restored: Restored | None) -> int | None:
