@@ -99,7 +99,7 @@ def seen(core, last):
     return {
         "swaps": stats.counters.swaps,
         "recomputes": stats.counters.recomputes,
-        "evictions": stats.memory.evicted + stats.memory.evicted_to_host,
+        "evictions": stats.memory.evicted,
         "prefix hits": sum(1 for output in last.values() if output.num_cached_tokens),
     }
 
