@@ -58,7 +58,7 @@ class LoopSettings:
     @property
     def answer_within_s(self) -> float:
         """How long a look waits for an engine's answer, and then for its change: others must not be stale meanwhile."""
-        return self.stale_after_s / 4
+        return self.stale_after_s / 3
 
     def paced(self, pace: float) -> LoopSettings:
         """All times multiplied by `pace`: a small fleet on fast hardware, or a demonstration, need not wait as long."""

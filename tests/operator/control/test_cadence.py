@@ -96,15 +96,15 @@ async def test_a_service_whose_engine_hangs_is_looked_at_again_before_others_wou
         await looks_at(world, "smollm2", 3)
         await looks_at(world, "other", 3)
     [engine] = loop.fleets.views[OTHER].pods.values()
-    assert engine.trouble.endswith(": no full answer within 0.075 s")
+    assert engine.trouble.endswith(": no full answer within 0.1 s")
     [why] = loop._unset[KEY].values()
-    assert why.endswith(": its control port gave no full answer within 0.075 s")
+    assert why.endswith(": its control port gave no full answer within 0.1 s")
 
 
 def test_a_look_with_all_its_time_outs_ends_before_samples_are_stale_at_any_pace():
     for pace in (0.02, 0.2, 1.0, 10.0):
         settings = LoopSettings().paced(pace)
-        assert max(2 * settings.answer_within_s, settings.look_every_s * 1.1) < 0.6 * settings.stale_after_s
+        assert max(2 * settings.answer_within_s, settings.look_every_s * 1.1) < 0.7 * settings.stale_after_s
 
 
 async def test_a_hint_means_a_look_now_and_at_that_service_alone(world):
