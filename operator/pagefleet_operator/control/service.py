@@ -141,7 +141,7 @@ def step(
         state=after,
         targets=_targets(observed, spec, outlook, routes),
         decisions=new,
-        reported={name: _reported(window, now.monotonic) for name, window in windows.items()},
+        reported={name: reported(window, now.monotonic) for name, window in windows.items()},
         again_after_s=look_again_after(routes.memories, compared, settings),
         alert_followed=hints.alert is not None and any(map(_adds_replicas, outlook.decisions)),
     )
@@ -267,7 +267,7 @@ def _pod_view(window: PodWindow, now_s: float, unset: str | None) -> PodView:
     )
 
 
-def _reported(window: PodWindow, now_s: float) -> Reported:
+def reported(window: PodWindow, now_s: float) -> Reported:
     """Of this very look: an older one says nothing about a change made since."""
     if window.failed is not None:
         return Reported()

@@ -13,9 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from prometheus_client import CollectorRegistry
+
 from pagefleet_engine.contract.metrics import LATENCY_BUCKETS_S, Metric
 from pagefleet_operator.api.engine_spec import MaxNumSeqs
 from pagefleet_operator.api.remedy_spec import AutoscalingSpec, TuningSpec
+from pagefleet_operator.control.service import reported
+from pagefleet_operator.control.setter import Setter
+from pagefleet_operator.control.targets import Target
+from pagefleet_operator.engines import EnginePod
+from pagefleet_operator.metrics import OperatorMetrics
 from pagefleet_operator.remedies.compose import look
 from pagefleet_operator.remedies.fleet import FleetView, ReadyPod, Rules, StartingPod
 from pagefleet_operator.remedies.memory import Memory
@@ -23,6 +30,7 @@ from pagefleet_operator.remedies.readings import COUNTERS, HISTOGRAMS, Buckets, 
 from pagefleet_operator.remedies.samples import Value
 from pagefleet_operator.remedies.settings import LoopSettings
 from pagefleet_operator.remedies.window import EngineStart, open_window
+from tests.operator.remedies.simulated_engines import SimulatedEngines, run_now
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -62,6 +70,7 @@ class Engine:
     created_s: float
     max_model_len: int = 4096
     restarts: int = 0
+    generation: int = 1
     running: list[Request] = field(default_factory=list)
     waiting: list[Request] = field(default_factory=list)
     swapped: list[Request] = field(default_factory=list)
@@ -81,7 +90,13 @@ class Engine:
     def restart(self, cap):
         self.reset()
         self.restarts += 1
-        self.cap = cap
+        self.generation, self.cap = 1, cap
+
+    def change(self, *, cap=None, max_model_len=None):
+        """By whoever asks its control API."""
+        self.generation += 1
+        self.cap = cap or self.cap
+        self.max_model_len = max_model_len or self.max_model_len
 
     @property
     def usage(self):
@@ -207,6 +222,8 @@ class Simulation:
         self.windows = {}
         self.memory = Memory()
         self.moments = []
+        self.caps_in_status = {}  # pod -> the cap that it reported last, and its restarts then
+        self.start_setter()
         self.outlook = None
         self.start_cap = self.rules.cap.initial_cap
         self._keep_replicas()
@@ -227,6 +244,11 @@ class Simulation:
                 if check is not None:
                     check(self)
         return self
+
+    def start_setter(self):
+        """A new process: nothing is known of any engine's configuration."""
+        engines = SimulatedEngines(lambda uid: next((each for each in self.engines if each.name == uid), None))
+        self.setter = Setter(engines=engines, metrics=OperatorMetrics(CollectorRegistry()))
 
     def reasons(self):
         """The reasons of the decisions so far, each run of equal ones once."""
@@ -270,7 +292,10 @@ class Simulation:
         for engine in self.ready():
             start = EngineStart(engine.name, engine.restarts)
             window = self.windows.get(engine.name) or open_window(start, self.settings)
-            self.windows[engine.name] = window.looked(self.now_s, self.scrape(engine, self.now_s), start)
+            self.windows[engine.name] = window = window.looked(self.now_s, self.scrape(engine, self.now_s), start)
+            shown = reported(window, self.now_s).cap
+            if shown is not None:
+                self.caps_in_status[engine.name] = shown, engine.restarts
         self.outlook = look(self.view(), self.memory)
         self.memory = self.outlook.memory
         self.moments += [Moment(at_s=self.now_s - 1000.0, decision=decision) for decision in self.outlook.decisions]
@@ -278,11 +303,18 @@ class Simulation:
 
     def _apply(self):
         for engine in self.ready():
-            engine.cap = self.outlook.caps.get(engine.name, engine.cap)
-            engine.max_model_len = self.outlook.max_model_len or engine.max_model_len
+            self._set(engine)
         self.start_cap = self.outlook.start_cap or self.start_cap
         self.replicas = self.outlook.replicas
         self._keep_replicas()
+
+    def _set(self, engine):
+        window = self.windows[engine.name]
+        target = Target(cap=self.outlook.caps.get(engine.name), max_model_len=self.outlook.max_model_len)
+        pod = EnginePod(name=engine.name, uid=engine.name, ip="10.0.0.1")
+        start = EngineStart(engine.name, engine.restarts)
+        trouble = run_now(self.setter.bring(pod, start, target, reported(window, self.now_s), self.now_s))
+        assert trouble is None, trouble
 
     def _keep_replicas(self):
         self.engines = [engine for engine in self.engines if not engine.draining or engine.in_flight]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -24,6 +25,8 @@ from tests.operator.remedies.simulator import EPOCH, Hardware, Load, Simulation,
 
 R, H = RemedyReason, HoldReason
 BEGIN = 1000.0
+HISTORIES = int(os.environ.get("HISTORIES", "20"))
+"""Random histories of faults; `make histories` runs thousands."""
 
 
 def rush(now_s):
@@ -62,13 +65,14 @@ def test_the_cut_follows_the_first_swap_within_one_look():
 
 
 def restarted(simulation):
-    """What the operator knows after a restart: its last status, and no window."""
+    """What the operator knows after a restart: its last status, where caps are as they were reported, and no window."""
     pods = tuple(
-        PodStatus(name=engine.name, state=PodState.SERVING, max_num_seqs=engine.cap, restarts=engine.restarts)
-        for engine in simulation.ready()
+        PodStatus(name=name, state=PodState.SERVING, max_num_seqs=cap, restarts=restarts)
+        for name, (cap, restarts) in simulation.caps_in_status.items()
     )
     tuning = TuningStatus(max_num_seqs=simulation.start_cap)
     simulation.windows = {}
+    simulation.start_setter()
     simulation.memory = rebuild_memory(LLMServiceStatus(tuning=tuning, pods=pods))
 
 
@@ -232,7 +236,7 @@ troubles = st.lists(
 
 # Shrinking whole simulations takes minutes; the failing case says enough.
 @settings(
-    max_examples=20,
+    max_examples=HISTORIES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -266,9 +270,13 @@ def test_no_history_leaves_the_bounds(pool, cap, scaling, tuning, rates, history
     def check(made):
         assert scaling.min_replicas <= made.replicas <= scaling.max_replicas
         for engine in made.ready():
-            assert min(cap.min, engine.cap) <= engine.cap <= cap.max
+            assert cap.min <= engine.cap <= cap.max
             assert 512 <= engine.max_model_len <= 4096
         assert all(cap.min <= wanted <= cap.max for wanted in made.outlook.caps.values())
+        if made.scrape is honest:
+            assert {engine.name: engine.cap for engine in made.ready()} | made.outlook.caps == {
+                engine.name: engine.cap for engine in made.ready()
+            }, "what is decided is in force after every look"
         assert all(each.message and each.reason for each in made.outlook.decisions)
         assert what_next(made.view(), made.memory)
 
@@ -281,5 +289,5 @@ def test_no_history_leaves_the_bounds(pool, cap, scaling, tuning, rates, history
             if event == "restart":
                 engine.restart(cap=cap.initial_cap)
             elif event == "capped":
-                engine.cap = cap.max
+                engine.change(cap=cap.max, max_model_len=4096)
         simulation.run(150, check)
