@@ -116,6 +116,10 @@ disconnects: install ## 10,000 clients that leave at random moments (DISCONNECTS
 sigterm-long: install ## SIGTERM to an engine under load, 20 times (RUNS=)
 	PAGEFLEET_SIGTERMS=$(or $(RUNS),20) $(BIN)/python -m pytest tests/engine/server/test_sigterm.py
 
+.PHONY: histories
+histories: install ## 5,000 random histories of faults in the control loop's simulator (HISTORIES=)
+	HISTORIES=$(or $(HISTORIES),5000) $(BIN)/pytest -q tests/operator/remedies/test_simulation.py -k no_history
+
 .PHONY: simulate-remedies
 simulate-remedies: install ## tuning and scaling under noisy load, six hours for each of 100 seeds (SEEDS=, HOURS=)
 	$(BIN)/python -m tests.operator.remedies.simulate_remedies --seeds $(or $(SEEDS),100) --hours $(or $(HOURS),6)
