@@ -6,7 +6,6 @@ import pytest
 
 from pagefleet_engine.contract.control import RuntimeStart
 from pagefleet_engine.contract.precision import Precision
-from pagefleet_operator.alerts import Alert
 from pagefleet_operator.errors import EngineUnreachableError, UnreachableError
 from pagefleet_operator.labels import LEAVING, RUNTIME_CONFIG, Key
 from pagefleet_operator.remedies.settings import LoopSettings
@@ -48,21 +47,6 @@ async def test_swapping_cuts_the_cap_of_the_engine_and_says_why(world):
     assert (await world.status())["tuning"]["maxNumSeqs"] == 15
 
 
-async def test_every_cut_of_a_large_fleet_is_counted_and_logged_and_no_event_hides_another(world, caplog):
-    caplog.set_level("INFO")
-    await world.make(engine=ENGINE, replicas=16)
-    await world.pass_time(10)
-    world.numbers = {"running": 20, "usage": 0.99, "swaps": 3, "preemptions": 3}
-    await world.look()
-    names = {raw["metadata"]["name"] for raw in world.pods()}
-    messages = [f"the cap of {name} goes from 32 to 15" for name in names]
-    assert all(message in caplog.text for message in messages)
-    labels = {"remedy": "Tune", "reason": "RequestsSwapped", "advisory": "false"}
-    assert world.registry.get_sample_value("pagefleet_operator_decisions_total", labels) == 16
-    subjects = {decision["subject"] for decision in (await world.status())["decisions"]}
-    assert (len(subjects), world.events().count("RequestsSwapped")) == (10, 10)
-
-
 async def test_advisory_records_and_changes_nothing(world):
     await world.make(engine=ENGINE, tuning={"mode": "Advisory"})
     await world.pass_time(10)
@@ -86,34 +70,6 @@ async def test_a_queue_that_no_cap_ends_adds_a_replica_which_starts_with_the_cap
     assert (await world.status())["desiredReplicas"] >= 2
     annotations = world.pods()[-1]["metadata"]["annotations"]
     assert '"cap":15' in annotations[RUNTIME_CONFIG]
-
-
-@pytest.mark.parametrize(
-    ("scaling", "to", "message"),
-    [
-        ({"minReplicas": 3, "maxReplicas": 4}, "3", "replicas lie within 3 and 4: they go from 1 to 3"),
-        (
-            {"minReplicas": 2, "maxReplicas": 4, "mode": "Off"},
-            "2",
-            "autoscaling is Off, which keeps minReplicas: they go from 1 to 2",
-        ),
-    ],
-    ids=["Auto", "Off"],
-)
-async def test_bounds_that_move_lead_to_one_decision(world, scaling, to, message):
-    await world.make(**SCALED)
-    await world.pass_time(10)
-    await world.cluster.patch(LLM_SERVICE, *KEY, {"spec": {"autoscaling": scaling}})
-    await world.reconciler(KEY)
-    await world.pass_time(60)
-    [decision] = (await world.status())["decisions"]
-    assert (decision["reason"], decision["from"], decision["to"], decision["message"]) == (
-        "OutOfBounds",
-        "1",
-        to,
-        message,
-    )
-    assert len(world.pods()) == int(to)
 
 
 async def test_a_steady_service_costs_no_write(world):
@@ -341,35 +297,6 @@ async def test_what_is_gone_is_forgotten(world):
     world.loop._forget()
     assert world.loop._states == {}
     assert world.fleets.views == {}
-
-
-def fire(world, identity="f1", **labels):
-    alert = Alert(name="QueueLong", service=KEY, identity=identity, wants_replica=True, **labels)
-    return world.alerts.hear(alert, world.fleets.observations, world.seconds())
-
-
-async def test_an_alert_adds_one_replica_within_the_bounds(world):
-    await world.make(**SCALED)
-    await world.pass_time(120)
-    fire(world)
-    await world.look()
-    assert (await world.status())["desiredReplicas"] == 2
-    assert ("Scale", "AlertFired") in await world.reasons()
-    fire(world)
-    await world.pass_time(120)
-    assert (await world.status())["desiredReplicas"] == 2
-
-
-async def test_an_alert_that_meets_a_starting_pod_gets_its_replica_later(world):
-    await world.make(**SCALED)
-    await world.pass_time(120)
-    fire(world)
-    await world.look()
-    fire(world, "f2")
-    await world.look()
-    assert (await world.status())["desiredReplicas"] == 2
-    await world.pass_time(120)
-    assert (await world.status())["desiredReplicas"] == 3
 
 
 def test_the_pace_changes_times_and_nothing_else():
