@@ -41,7 +41,7 @@ def tune_length(view: FleetView, tune: TuneMemory, at_minimum: Mapping[str, Pres
                 _hold(HoldReason.LENGTH_UNKNOWN, "the length remedy needs engine.maxModelLen in the spec")
             )
         return found, replace(tune, length=LengthMemory())
-    settings, length = view.settings, _follow_spec(tune.length, longest)
+    settings, length = view.settings, _follow_spec(_adopt(view, tune.length, longest), longest)
     if allowed is None:
         return found, replace(tune, length=_give_back(view, length, longest, found))
     current = longest if length.desired is None else min(max(length.desired, allowed.min), longest)
@@ -57,6 +57,15 @@ def is_shortened(view: FleetView, tune: TuneMemory) -> bool:
     """Whether new requests must be shorter than the spec says."""
     longest, desired = view.rules.max_model_len, tune.length.desired
     return longest is not None and desired is not None and desired < longest
+
+
+def _adopt(view: FleetView, length: LengthMemory, longest: int) -> LengthMemory:
+    """An engine that was shortened, of which nothing is remembered: tuning was off in between, or the operator away."""
+    if length.desired is not None:
+        return length
+    reported = ((pod, number(pod.window.gauge(Metric.MAX_MODEL_LEN, view.now_s))) for pod in view.ready if pod.longest)
+    short = [int(value) for pod, value in reported if value is not None and value < pod.length_of(longest)]
+    return replace(length, desired=min(short), full=longest, changed_s=view.now_s) if short else length
 
 
 def _follow_spec(length: LengthMemory, longest: int) -> LengthMemory:

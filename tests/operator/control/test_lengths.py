@@ -51,6 +51,19 @@ async def test_the_whole_length_comes_back_when_the_spec_allows_no_shortening_an
     assert (await world.reasons()).count(("Tune", "LengthRestored")) == 1
 
 
+@pytest.mark.parametrize("after", [OPT_IN, {"mode": "Auto", "maxModelLen": None}], ids=["in steps", "at once"])
+async def test_a_length_that_was_forgotten_while_tuning_was_off_comes_back(world, after):
+    await world.make(engine=ENGINE, tuning=OPT_IN)
+    await swap(world, 80)
+    await edit(world, tuning={"mode": "Off"})
+    await world.pass_time(30)
+    assert lengths(world) == [2304]
+    assert (await world.status())["tuning"]["maxModelLen"] == 2304
+    await edit(world, tuning=after)
+    await world.pass_time(1000 if after is OPT_IN else 10)
+    assert lengths(world) == [4096]
+
+
 async def test_a_shortened_length_is_known_after_a_restart_of_the_operator(world):
     await world.make(engine=ENGINE, tuning=OPT_IN)
     await swap(world, 80)
