@@ -3,6 +3,7 @@
 import pytest
 
 from pagefleet_operator.alerts import Alert
+from pagefleet_operator.labels import LEAVING
 from pagefleet_operator.resources import LLM_SERVICE
 from pagefleet_operator.testing import KEY
 from tests.operator.control.world import World
@@ -86,3 +87,24 @@ async def test_an_alert_that_meets_a_starting_pod_gets_its_replica_later(world):
     assert (await world.status())["desiredReplicas"] == 2
     await world.pass_time(120)
     assert (await world.status())["desiredReplicas"] == 3
+
+
+async def test_an_engine_that_does_not_answer_is_not_taken_for_idle_when_a_pod_has_to_leave(world):
+    await world.make(engine=ENGINE, replicas=2)
+    world.numbers = {"running": 3}
+    silent, answering = sorted(world.pods(), key=lambda raw: raw["metadata"]["name"])
+    world.engines.unreachable.add(silent["metadata"]["uid"])
+    await world.look()
+    await world.cluster.patch(LLM_SERVICE, *KEY, {"spec": {"replicas": 1}})
+    await world.reconciler(KEY)
+    marked = [raw["metadata"]["name"] for raw in world.pods() if LEAVING in raw["metadata"]["annotations"]]
+    assert marked == [answering["metadata"]["name"]]
+
+
+async def test_holds_are_counted_by_service(world):
+    await world.make(**SCALED)
+    await world.look()
+    world.loop._count_holds()
+    assert (
+        world.registry.get_sample_value("pagefleet_operator_holds", {"remedy": "Tune", "reason": "MetricsMissing"}) == 1
+    )

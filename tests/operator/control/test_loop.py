@@ -7,7 +7,7 @@ import pytest
 from pagefleet_engine.contract.control import RuntimeStart
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_operator.errors import EngineUnreachableError, UnreachableError
-from pagefleet_operator.labels import LEAVING, RUNTIME_CONFIG, Key
+from pagefleet_operator.labels import RUNTIME_CONFIG, Key
 from pagefleet_operator.remedies.settings import LoopSettings
 from pagefleet_operator.resources import AUTOSCALER, LLM_SERVICE, POD
 from pagefleet_operator.testing import KEY
@@ -197,18 +197,6 @@ async def test_an_engine_that_does_not_answer_holds_and_is_told(world):
     assert await world.reasons() == []
 
 
-async def test_an_engine_that_does_not_answer_is_not_taken_for_idle_when_a_pod_has_to_leave(world):
-    await world.make(engine=ENGINE, replicas=2)
-    world.numbers = {"running": 3}
-    silent, answering = sorted(world.pods(), key=lambda raw: raw["metadata"]["name"])
-    world.engines.unreachable.add(silent["metadata"]["uid"])
-    await world.look()
-    await world.cluster.patch(LLM_SERVICE, *KEY, {"spec": {"replicas": 1}})
-    await world.reconciler(KEY)
-    marked = [raw["metadata"]["name"] for raw in world.pods() if LEAVING in raw["metadata"]["annotations"]]
-    assert marked == [answering["metadata"]["name"]]
-
-
 async def test_another_autoscaler_is_told_and_holds_the_replicas(world):
     hpa = {
         "metadata": {"name": "web", "namespace": KEY.namespace},
@@ -277,15 +265,6 @@ async def test_a_refused_change_is_tried_again(world):
     assert message.endswith("pod x: no answer")
     await world.look()
     assert await world.condition("TuningActive") == ("True", "AsExpected", "spec.tuning.mode is Auto.")
-
-
-async def test_holds_are_counted_by_service(world):
-    await world.make(**SCALED)
-    await world.look()
-    world.loop._count_holds()
-    assert (
-        world.registry.get_sample_value("pagefleet_operator_holds", {"remedy": "Tune", "reason": "MetricsMissing"}) == 1
-    )
 
 
 async def test_what_is_gone_is_forgotten(world):
