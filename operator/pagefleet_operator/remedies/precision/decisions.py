@@ -17,6 +17,7 @@ from pagefleet_operator.remedies.precision.words import RESET_ANNOTATION, say_wh
 SILENT: Final = (Cause.NEW, Cause.WATCHED)
 TO_FALLBACK: Final = (Cause.DIFFERENCE_CONFIRMED, Cause.KNOWN_FAMILY)
 UNKNOWN_ROUTE: Final = "UnknownRoute"
+NO_ROUTE: Final = "no route"
 MOST_EVIDENCE: Final = 1e9
 
 
@@ -68,8 +69,8 @@ def record_unknown_route(route: str, names: Sequence[str], now: Moment) -> Decis
             "time": now.wall,
             "remedy": Remedy.HOLD,
             "subject": route,
-            "from": "",
-            "to": "",
+            "from": NO_ROUTE,
+            "to": NO_ROUTE,
             "reason": UNKNOWN_ROUTE,
             "message": f"{RESET_ANNOTATION} names the route {route!r}, which is not there: {known}.",
         }
