@@ -14,6 +14,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from pagefleet_engine.api import Tokenizer
 from pagefleet_engine.errors import RequestRefused
+from pagefleet_engine.structured.deep_stack import with_deep_stack
+from pagefleet_engine.structured.numbers import check_numbers
 from pagefleet_engine.structured.spec import Kind, Spec
 
 LIMITS: Final = LLParserLimits(
@@ -56,6 +58,11 @@ def compile_spec(vocabulary: LLTokenizer, spec: Spec) -> LLMatcher:
 
     The first mask is part of it: it is often the dearest, and shows a specification that nothing fits.
     """
+    check_numbers(spec)
+    return with_deep_stack(lambda: _compile(vocabulary, spec))
+
+
+def _compile(vocabulary: LLTokenizer, spec: Spec) -> LLMatcher:
     matcher = LLMatcher(vocabulary, _grammar(spec), log_level=0, limits=LIMITS)
     if matcher.is_error():
         raise RequestRefused(explain(matcher.get_error()))
