@@ -3,14 +3,9 @@
 Part of `make test-kernels-full`. A mutant replaces a line in a copy of the package and runs in a process of its own.
 """
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import pagefleet_kernels
+from tests.kernels.mutants import assert_caught
 
 TINY = "FrameLayout(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8)"
 FP8, BF16 = "[Precision.FP8_E4M3]", "[Precision.BF16]"
@@ -294,13 +289,4 @@ print("survived")
 
 @pytest.mark.parametrize(("file", "right", "wrong", "check"), MUTANTS.values(), ids=MUTANTS.keys())
 def test_a_wrong_kernel_fails(tmp_path, file, right, wrong, check):
-    shutil.copytree(Path(pagefleet_kernels.__file__).parent, tmp_path / "pagefleet_kernels")
-    mutated = tmp_path / "pagefleet_kernels" / file
-    source = mutated.read_text()
-    assert right in source, "the mutant no longer applies"
-    mutated.write_text(source.replace(right, wrong))
-    command = [sys.executable, "-c", PROGRAM.replace("@tiny", TINY).replace("@check", check), str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert "survived" not in run.stdout
-    crashed = run.returncode < 0  # a wild address may end the process
-    assert crashed or "AssertionError" in run.stderr, run.stderr[-1500:]
+    assert_caught(tmp_path, file, right, wrong, PROGRAM.replace("@tiny", TINY).replace("@check", check))

@@ -58,13 +58,7 @@ class HermesParser(MarkedParser):
         self._tail = ""
 
     def _read_marked(self, char: str) -> None:
-        if char.isspace():
-            self._held += char
-        elif char == "{":
-            self._begin_object(char, self._read_object)
-        else:
-            self._give_up()
-            self._read(char)
+        self._expect_object(char, self._read_object)
 
     def _read_object(self, char: str) -> None:
         reading = self._object.read(char)

@@ -61,14 +61,8 @@ class Llama3Parser(MarkedParser):
 
     def _read_marked(self, char: str) -> None:
         """At the beginning, after the tag, and after a separator: white space, then an object."""
-        if char.isspace():
-            self._held += char
-        elif char == "{":
-            self._is_likely = False
-            self._begin_object(char, self._read_object)
-        else:
-            self._give_up()
-            self._read(char)
+        self._is_likely = False
+        self._expect_object(char, self._read_object)
 
     def _read_object(self, char: str) -> None:
         reading = self._object.read(char)

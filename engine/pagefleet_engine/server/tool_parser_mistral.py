@@ -112,13 +112,7 @@ class MistralParser(MarkedParser):
 
     def _read_item(self, char: str) -> None:
         """In the list, where a call has to come."""
-        if char.isspace():
-            self._held += char
-        elif char == "{":
-            self._begin_object(char, self._read_object)
-        else:
-            self._give_up()
-            self._read(char)
+        self._expect_object(char, self._read_object)
 
     def _read_object(self, char: str) -> None:
         reading = self._object.read(char)

@@ -226,6 +226,16 @@ class MarkedParser(ABC):
         if self._held == self._marker:
             self._read = self._read_marked
 
+    def _expect_object(self, char: str, read: Callable[[str], None]) -> None:
+        """White space, then an object, which `read` reads; anything else is text."""
+        if char.isspace():
+            self._held += char
+        elif char == "{":
+            self._begin_object(char, read)
+        else:
+            self._give_up()
+            self._read(char)
+
     def _begin_object(self, char: str, read: Callable[[str], None], call: CallObject | None = None) -> None:
         self._object = call or CallObject(self._found)
         self._read = read
