@@ -17,6 +17,8 @@ from pagefleet_operator.api.crd import Schema, object_schema
 from pagefleet_operator.api.fields import Leaf, leaves
 from pagefleet_operator.api.liveness import EFFECTS
 from pagefleet_operator.api.unbuilt import UNBUILT
+from pagefleet_operator.remedies.precision.memory import Cause
+from pagefleet_operator.remedies.reasons import HoldReason, RemedyReason
 
 _INTRO: Final = f"""# LLMService
 
@@ -29,6 +31,12 @@ A field that is *not built* has its schema already, but this version cannot do w
 `Accepted=False` with the field's path when it is set to anything but its inert value. *Live* edits take effect on
 running pods; the others replace pods as `spec.rollout` says. An absent list or map means the same as an empty one.
 Quantities and shares are text (`"0.90"`); a quantity may also be a whole number.
+"""
+
+_DECISIONS: Final = """## Decisions
+
+Reasons in `status.decisions`, in Events and in the operator's metrics. What each remedy does:
+[remedies](../remedies.md), [the precision remedy](../precision-remedy.md).
 """
 
 
@@ -46,6 +54,13 @@ def render() -> str:
         _table(("type", "meaning"), _documented(ConditionType)),
         "### Reasons\n",
         _table(("reason", "meaning and remedy"), _documented(Reason)),
+        _DECISIONS,
+        "### Caps, lengths and replicas\n",
+        _table(("reason", "meaning"), _documented(RemedyReason)),
+        "### Routes\n\nAnd `UnknownRoute`: the annotation that resets a route names none of the service's.\n",
+        _table(("reason", "meaning"), _documented(Cause)),
+        "### Holds\n\nWhy a remedy does nothing, in the conditions and in `pagefleet_operator_holds`.\n",
+        _table(("reason", "meaning"), _documented(HoldReason)),
     ]
     return "\n".join(parts)
 
