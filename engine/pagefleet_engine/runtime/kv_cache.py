@@ -9,6 +9,7 @@ Shapes: F frames, G KV heads, B tokens of a block, K head dimension, T tokens of
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
@@ -50,8 +51,10 @@ HostMemory = Callable[[int], Tensor]
 
 
 def pageable(num_bytes: int) -> Tensor:
-    """Ordinary host memory."""
-    return torch.zeros(num_bytes, dtype=torch.uint8)
+    """Ordinary host memory. The system gives a page when it is first written, so unused swap space costs nothing."""
+    if num_bytes == 0:
+        return torch.zeros(0, dtype=torch.uint8)
+    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=torch.uint8)
 
 
 class KvCache:

@@ -1,0 +1,28 @@
+"""Where swapped frames lie: zeroed, and taken from the system only as far as it is written."""
+
+import pytest
+import torch
+
+from pagefleet_engine.runtime.kv_cache import pageable
+
+
+def resident_pages():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1])
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 4096, 10_000])
+def test_it_is_zeroed_and_can_be_written(num_bytes):
+    memory = pageable(num_bytes)
+    assert (memory.shape, memory.dtype) == ((num_bytes,), torch.uint8)
+    assert memory.sum() == 0
+    memory.fill_(7)
+    assert memory.sum() == 7 * num_bytes
+
+
+def test_what_is_not_written_is_not_taken():
+    before = resident_pages()
+    memory = pageable(2**30)
+    memory[2**29] = 1
+    assert resident_pages() - before < 10_000  # of the 262,144 pages; a huge page may come at once
+    assert memory[2**29 - 1 : 2**29 + 2].tolist() == [0, 1, 0]
