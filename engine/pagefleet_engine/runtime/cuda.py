@@ -6,11 +6,11 @@ Imported everywhere, but it touches a GPU only where `Backend.is_gpu`.
 from __future__ import annotations
 
 import gc
-import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
-from weakref import WeakSet, finalize
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from pagefleet_engine.errors import StartupError
 from pagefleet_engine.runtime.backend import Backend, Machine
 from pagefleet_engine.runtime.device_memory import DeviceMemory, MemoryProbe
 from pagefleet_engine.runtime.graphs import Capture, Replay
-from pagefleet_engine.runtime.kv_cache import HostMemory, pageable
+from pagefleet_engine.runtime.host_memory import HostMemory, locked, pageable
 from pagefleet_engine.runtime.transfers import InlineLane, Lane
 
 
@@ -117,21 +117,16 @@ def page_locked(num_bytes: int) -> Tensor:
 
     Not by torch's pinned allocator, which rounds a block up to a power of two: 20 GiB would lock 32.
     """
-    if num_bytes == 0:
-        return pageable(0)
-    memory = mmap.mmap(-1, num_bytes)
-    tensor = torch.frombuffer(memory, dtype=torch.uint8)
     cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    error = int(cudart.cudaHostRegister(tensor.data_ptr(), num_bytes, 1))
-    if error:
-        raise StartupError(f"--swap-space: {num_bytes} bytes of host memory cannot be page-locked (CUDA error {error})")
-    finalize(tensor, _unlock, memory, tensor.data_ptr())
-    return tensor
 
+    def lock(address: int) -> Callable[[], object]:
+        error = int(cudart.cudaHostRegister(address, num_bytes, 1))
+        if error:
+            message = f"--swap-space: {num_bytes} bytes of host memory cannot be page-locked (CUDA error {error})"
+            raise StartupError(message)
+        return partial(cudart.cudaHostUnregister, address)
 
-def _unlock(memory: mmap.mmap, address: int) -> None:
-    """`memory` is an argument so that it lives until here."""
-    torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+    return locked(num_bytes, lock)
 
 
 class CudaMemory:

@@ -9,8 +9,7 @@ Shapes: F frames, G KV heads, B tokens of a block, K head dimension, T tokens of
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 from pagefleet_engine.contract.precision import Precision
 from pagefleet_engine.memory.moves import Demote
 from pagefleet_engine.models.config import ModelConfig
+from pagefleet_engine.runtime.host_memory import HostMemory, pageable
 from pagefleet_engine.runtime.transfers import InlineLane, Lane, Transfers
 from pagefleet_kernels.copy_frames import copy_frames, frames_from_host, frames_to_host
 from pagefleet_kernels.layout import FrameLayout
@@ -44,17 +44,6 @@ _KERNEL_PRECISIONS = {precision: KernelPrecision(precision.value) for precision 
 def kernel_precision(precision: Precision) -> KernelPrecision:
     """The kernels are a leaf and have an enumeration of their own."""
     return _KERNEL_PRECISIONS[precision]
-
-
-HostMemory = Callable[[int], Tensor]
-"""Number of bytes -> as many zeroed bytes, `uint8 [n]`, in host memory."""
-
-
-def pageable(num_bytes: int) -> Tensor:
-    """Ordinary host memory. The system gives a page when it is first written, so unused swap space costs nothing."""
-    if num_bytes == 0:
-        return torch.zeros(0, dtype=torch.uint8)
-    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=torch.uint8)
 
 
 class KvCache:

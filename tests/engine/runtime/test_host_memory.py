@@ -1,9 +1,11 @@
 """Where swapped frames lie: zeroed, and taken from the system only as far as it is written."""
 
+import ctypes
+
 import pytest
 import torch
 
-from pagefleet_engine.runtime.kv_cache import pageable
+from pagefleet_engine.runtime.host_memory import locked, pageable
 
 
 def resident_pages():
@@ -26,3 +28,25 @@ def test_what_is_not_written_is_not_taken():
     memory[2**29] = 1
     assert resident_pages() - before < 10_000  # of the 262,144 pages; a huge page may come at once
     assert memory[2**29 - 1 : 2**29 + 2].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("is_inference", [False, True])
+def test_it_stays_locked_while_any_tensor_is_on_it(is_inference):
+    seen = []
+    with torch.inference_mode(is_inference):
+        frames = locked(8, lambda address: lambda: seen.append(ctypes.string_at(address, 8))).view(2, 4)
+        frames.fill_(7)
+        assert seen == []
+        row = frames[1]
+        del frames
+        assert seen == []
+        del row
+    assert seen == [b"\7" * 8]  # unlocked once, with the memory still there
+
+
+def test_what_cannot_be_locked_is_not_unlocked():
+    def refuse(address):
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        locked(8, refuse)
