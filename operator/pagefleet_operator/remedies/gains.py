@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from pagefleet_engine.contract.metrics import Metric
 from pagefleet_operator.remedies.readings import Begun, Buckets, Histogram, Readings, Structured
 from pagefleet_operator.remedies.samples import NOTHING_YET, Invalid, Missing, Sample, Value
 
+_Labels = TypeVar("_Labels", bound=Hashable)
 _FIRST: Final = Missing("there is no earlier look to compare with")
 
 
@@ -46,8 +47,8 @@ def gains_between(before: Readings | None, now: Readings) -> Gains:
             metric: _buckets(before.histograms.get(metric, NOTHING_YET) if before else None, new)
             for metric, new in now.histograms.items()
         },
-        structured=_structured(before.structured if before else {}, now.structured),
-        begun=_begun(before.begun if before else {}, now.begun),
+        structured=_labelled(before.structured if before else {}, now.structured, of="structured outputs"),
+        begun=_labelled(before.begun if before else {}, now.begun, of="prompts"),
     )
 
 
@@ -97,19 +98,13 @@ def _buckets(before: Histogram | None, now: Histogram) -> Histogram:
     return Invalid("a bucket lost observations") if falls else Buckets(now.bounds, gained)
 
 
-def _structured(before: Structured, now: Structured) -> Structured:
+def _labelled(
+    before: Mapping[_Labels, float] | Missing | Invalid, now: Mapping[_Labels, float] | Missing | Invalid, *, of: str
+) -> Mapping[_Labels, float] | Missing | Invalid:
+    """The increment of each series; one that was not there before began at 0."""
     if isinstance(now, Missing | Invalid):
         return now
     if isinstance(before, Missing | Invalid):
         return _FIRST
-    gained = {verdicts: count - before.get(verdicts, 0.0) for verdicts, count in now.items()}
-    return Invalid("a counter of structured outputs went back") if any(n < 0 for n in gained.values()) else gained
-
-
-def _begun(before: Begun, now: Begun) -> Begun:
-    if isinstance(now, Missing | Invalid):
-        return now
-    if isinstance(before, Missing | Invalid):
-        return _FIRST
-    gained = {which: count - before.get(which, 0.0) for which, count in now.items()}
-    return Invalid("a counter of prompts went back") if any(n < 0 for n in gained.values()) else gained
+    gained = {labels: count - before.get(labels, 0.0) for labels, count in now.items()}
+    return Invalid(f"a counter of {of} went back") if any(n < 0 for n in gained.values()) else gained
